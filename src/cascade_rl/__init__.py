@@ -1,0 +1,3 @@
+"""cascade-rl: one recipe, one command, a whole post-training cascade for language models."""
+
+__version__ = "0.1.0"

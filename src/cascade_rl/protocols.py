@@ -1,0 +1,87 @@
+"""The doors between rooms: what a sampler, scorer, task or stage must offer, and nothing more."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from cascade_rl.records import Prompt, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Sampler(Protocol):
+    """Token ids in, token ids out."""
+
+    def sample(
+        self, contexts: Sequence[Sequence[int]], n: int, params: SamplingParams, seeds: Sequence[int]
+    ) -> list[list[Turn]]:
+        """n turns for each context, in input order; answer k of context i depends only on (contexts[i], seeds[i], k, params) and
+        the weights, whatever the order of the batch."""
+        ...
+
+
+class Scorer(Protocol):
+    """How teachers speak."""
+
+    def score(self, token_ids: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
+        """Entry t of a list is log p(ids[t+1] | ids[:t+1]); a sequence of T ids gives T-1 numbers."""
+        ...
+
+
+class Loadable(Protocol):
+    """The whole of weight sync."""
+
+    def load(self, weights: "Mapping[str, torch.Tensor]", version: int) -> None: ...
+
+
+class Tools(Protocol):
+    """The live tools of one rollout: state included."""
+
+    async def call(self, call: ToolCall) -> str:
+        """The result as text; raises ToolError with a text that the model may read."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Prompts + interaction + verdict; one task serves RL and eval. A frozen dataclass whose fields are its settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domain(self) -> str: ...
+
+    def prompts(self, split: Split) -> Sequence[Prompt]:
+        """All prompts of a split, always the same ones in the same order; raises DataError for a split it does not have."""
+        ...
+
+    async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
+        """The verdict; `tools` is what `open_tools` gave, in its final state."""
+        ...
+
+    def open_tools(self, prompt: Prompt) -> Tools | None:
+        """Fresh tools for one rollout, or None where the task has none."""
+        ...
+
+    @property
+    def max_turns(self) -> int:
+        """How many assistant turns a rollout may have (1 where there are no tools)."""
+        ...
+
+
+class Stage(Protocol):
+    """A checkpoint in, a checkpoint out. The frozen config is the stage."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, ctx: Any) -> None: ...
+
+
+def gold_rollout(prompt: Prompt, messages: Iterable[Any] | None = None) -> Rollout:
+    """A rollout made of given messages (the prompt's gold by default), without tokens: what graders see in tests and audits."""
+    told = tuple(prompt.gold if messages is None else messages)
+    return Rollout(prompt=prompt, turns=(), messages=told, finish="stop")
