@@ -1,0 +1,60 @@
+"""Training state inside a stage: weights, optimizer, RNG and cursor, so that a killed run goes on with the same bytes.
+
+A state is a folder `state/step-NNNNNN` with `tensors.safetensors` and `meta.json`. It appears by one rename, so a folder that is
+there is whole; the one before it is removed only afterwards.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from cascade_rl.run import StageDir, folder_atomic, read_json, sweep_temporary, write_json
+
+
+@dataclass(frozen=True)
+class State:
+    """step: optimizer steps done. tensors: by group, e.g. {"weights": {...}, "optim": {...}}. cursor: JSON values, such as the
+    place in the data and the lengths of the logs at that step."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    cursor: Mapping[str, Any]
+
+
+def save_state(stage: StageDir, state: State) -> None:
+    flat = {f"{group}/{key}": t.contiguous() for group, named in state.tensors.items() for key, t in named.items()}
+    flat["rng"] = torch.get_rng_state()
+    target = stage.state / f"step-{state.step:06d}"
+    with folder_atomic(target) as folder:
+        save_file(flat, folder / "tensors.safetensors")
+        write_json(folder / "meta.json", {"step": state.step, "cursor": state.cursor})
+    for old in stage.state.glob("step-*"):
+        if old != target:
+            shutil.rmtree(old)
+
+
+def load_state(stage: StageDir) -> State | None:
+    """The latest whole state, with torch's RNG put back; None when the stage has not saved one."""
+    if not stage.state.is_dir():
+        return None
+    sweep_temporary(stage.state)
+    saved = sorted(stage.state.glob("step-*"))
+    if not saved:
+        return None
+    meta = read_json(saved[-1] / "meta.json")
+    flat = load_file(saved[-1] / "tensors.safetensors")
+    torch.set_rng_state(flat.pop("rng"))
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in flat.items():
+        group, _, key = name.partition("/")
+        tensors.setdefault(group, {})[key] = tensor
+    return State(step=meta["step"], tensors=tensors, cursor=meta["cursor"])
+
+
+def drop_state(stage: StageDir) -> None:
+    """Once a stage is done its state is dead weight (three times the model): only the checkpoint stays."""
+    shutil.rmtree(stage.state, ignore_errors=True)
