@@ -1,0 +1,1 @@
+"""Figures over prompts, and the regression matrix."""
