@@ -13,10 +13,10 @@ class Sampler(Protocol):
     """Token ids in, token ids out."""
 
     def sample(
-        self, contexts: Sequence[Sequence[int]], n: int, params: SamplingParams, seeds: Sequence[int]
+        self, contexts: Sequence[Sequence[int]], n: int, params: SamplingParams | Sequence[SamplingParams], seeds: Sequence[int]
     ) -> list[list[Turn]]:
         """n turns for each context, in input order; answer k of context i depends only on (contexts[i], seeds[i], k, params) and
-        the weights, whatever the order of the batch."""
+        the weights, whatever the order of the batch. `params`: one for all, or one per context."""
         ...
 
 

@@ -140,6 +140,8 @@ class Rollout:
     messages: what followed `prompt.messages` (assistant and tool turns, in order), parsed from the sampled text.
     format_errors: malformed tool calls met while parsing. `finish`: "stop" or "length", of the last turn.
     index: the place in the group (0..n-1); seed: what its sampling was seeded with.
+    failure: why the rollout died for a reason that is not the model's (a tool's crash, a deadline); "" if it lived. It is unscored.
+    tools: the live tools in their final state, until graded; never saved.
     """
 
     prompt: Prompt
@@ -149,6 +151,8 @@ class Rollout:
     index: int = 0
     seed: int = 0
     format_errors: int = 0
+    failure: str = ""
+    tools: Any = field(default=None, compare=False, repr=False)
 
     @property
     def answer(self) -> str:

@@ -1,0 +1,231 @@
+"""A recipe: TOML to frozen dataclasses, strictly. An unknown key or a wrong type is an error with its path and a way out.
+
+This is the only room that imports pydantic, and only to check the type of single values; what keys exist is read off the
+dataclasses themselves.
+"""
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.model.render import RenderConfig
+from cascade_rl.protocols import Task
+from cascade_rl.stages.sft import SFT
+from cascade_rl.tasks import TASKS, load_task_class
+
+STAGES: dict[str, type] = {"sft": SFT}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """source: "nano" (made from scratch), "smollm2", a folder in Hugging Face layout, or a hub id."""
+
+    source: str
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """What fills the regression matrix.
+
+    tasks: names; every stage's checkpoint gets a row over all of them. dev/test: prompts per task and split. samples: rollouts a
+    prompt. start: also evaluate the model that the run starts from. temperature, top_p, max_new_tokens: how to sample
+    (max_new_tokens is the budget of a whole rollout, all turns together).
+    """
+
+    tasks: tuple[str, ...] = ()
+    dev: int = 100
+    test: int = 200
+    samples: int = 1
+    start: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 192
+    rollouts_kept: int = 6
+
+    def __post_init__(self) -> None:
+        for name in ("dev", "test", "rollouts_kept"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)} must be 0 or more")
+        for name in ("samples", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """name: shown in reports. seed: the one seed that everything random derives from."""
+
+    name: str
+    model: ModelConfig
+    seed: int = 0
+    render: RenderConfig = field(default_factory=RenderConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    stages: tuple[Any, ...] = ()
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads and checks a recipe file; `overrides` are "where.key=value" with a TOML value (a bare word is a string)."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise RecipeError(f"recipe {path}: no such file") from None
+    except IsADirectoryError:
+        raise RecipeError(f"recipe {path}: is a folder; expected a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path}: not TOML: {error}") from None
+    for override in overrides:
+        _override(table, override)
+    return parse_recipe(table)
+
+
+def parse_recipe(table: Mapping[str, Any]) -> Recipe:
+    """A parsed TOML table to a Recipe; every fault is a RecipeError that names the key's path."""
+    table = dict(table)
+    stage_tables = table.pop("stage", [])
+    task_tables = table.pop("tasks", {})
+    if not isinstance(stage_tables, list) or not isinstance(task_tables, dict):
+        raise RecipeError("recipe: stages are written [[stage]] and tasks [tasks.NAME]")
+    known = [f.name for f in dataclasses.fields(Recipe) if f.name not in ("tasks", "stages")]
+    for key in table:
+        if key not in known:
+            raise RecipeError(unknown("recipe: key", key, [*known, "stage", "tasks"]))
+    stages = tuple(_stage(t, i) for i, t in enumerate(stage_tables, 1))
+    names = [stage.name for stage in stages]
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f'recipe: two stages are named "{name}"; a stage\'s name is its key, so give each its own')
+        if name in known or name == "tasks":
+            raise RecipeError(f'recipe: stage name "{name}" is the name of a recipe section; choose another')
+        if not name or not all(c.isalnum() or c in "-_" for c in name):
+            raise RecipeError(f'recipe: stage name "{name}" must be letters, digits, "-" and "_" (it names a folder)')
+    tasks = {name: _task(name, t) for name, t in task_tables.items()}
+    recipe = _build(Recipe, table, "recipe", tasks=tasks, stages=stages)
+    for name in [*recipe.eval.tasks, *(n for stage in stages for n in stage.task_names())]:
+        if name not in tasks:  # a task of the house with its default settings needs no table of its own
+            tasks[name] = _task(name, {"kind": name})
+    return dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
+
+
+def to_json(value: Any) -> Any:
+    """A recipe (or a part) as JSON values, every default spelled out. Tasks and stages say their kind."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kinds = {cls: kind for kind, cls in STAGES.items()} | {cls: kind for kind, cls in TASKS.items()}
+        kind = kinds.get(type(value))
+        shown = {"kind": kind} if kind else {}
+        return shown | {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def _stage(table: Any, number: int) -> Any:
+    where = f'stage "{table["name"]}"' if isinstance(table, dict) and "name" in table else f"stage number {number}"
+    return _by_kind(table, where, lambda kind: STAGES.get(kind) or _refuse(unknown(f"{where}: kind", kind, STAGES)))
+
+
+def _task(name: str, table: Any) -> Task:
+    where = f'task "{name}"'
+    if isinstance(table, dict):
+        table = {"kind": name, **table}
+    task = _by_kind(table, where, lambda kind: load_task_class(kind, where), name=name)
+    return task
+
+
+def _by_kind(table: Any, where: str, find: typing.Callable[[str], type], **fixed: Any) -> Any:
+    if not isinstance(table, dict):
+        raise RecipeError(f"{where}: expected a table, found {table!r}")
+    table = dict(table)
+    kind = table.pop("kind", None)
+    if not isinstance(kind, str):
+        raise RecipeError(f'{where}: needs kind = "...", a string')
+    return _build(find(kind), table, where, **fixed)
+
+
+def _refuse(message: str) -> typing.NoReturn:
+    raise RecipeError(message)
+
+
+def _build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
+    """An instance of dataclass `cls` from a table: unknown keys refused, missing ones named, values checked by type."""
+    if not isinstance(table, Mapping):
+        raise RecipeError(f"{where}: expected a table, found {table!r}")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    values = {key: value for key, value in fixed.items() if key in fields}
+    for key, value in table.items():
+        if key not in fields or key in fixed:
+            raise RecipeError(unknown(f"{where}: key", key, [name for name in fields if name not in fixed]))
+        values[key] = _value(hints[key], value, f"{where}: {key}")
+    for name, f in fields.items():
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise RecipeError(f'{where}: needs a value for "{name}" ({_type_name(hints[name])})')
+    try:
+        return cls(**values)
+    except RecipeError:
+        raise
+    except ValueError as error:
+        raise RecipeError(f"{where}: {error}") from None
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType or origin is typing.Union:
+        nested = next((arg for arg in args if dataclasses.is_dataclass(arg)), None)
+        if nested is not None and value is not None:
+            return _build(nested, value, where)
+    if origin is tuple and args and dataclasses.is_dataclass(args[0]):
+        if not isinstance(value, list):
+            raise RecipeError(f"{where}: expected a list of tables, found {value!r}")
+        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    try:
+        # JSON mode: a list is a tuple's only spelling there, everything else stays strict (no "1" for 1, no 1 for true).
+        return TypeAdapter(hint).validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+        raise RecipeError(f"{where}{place}: {value!r} is not {_type_name(hint)} ({first['msg']})") from None
+
+
+def _type_name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint)).replace("typing.", "") if typing.get_origin(hint) is None else str(hint)
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Applies "stage.key=value", "eval.key=value", "tasks.NAME.key=value" or "seed=value" to a raw recipe table."""
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise RecipeError(f'--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50')
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is meant as a string
+    stages = {t.get("name", t.get("kind")): t for t in table.get("stage", []) if isinstance(t, dict)}
+    sections = [f.name for f in dataclasses.fields(Recipe) if f.name != "stages"]
+    first = keys[0]
+    if first in stages and len(keys) > 1:
+        place: Any = stages[first]
+    elif first in sections:
+        place = table if len(keys) == 1 else table.setdefault(first, {})
+    else:
+        raise RecipeError(unknown(f"--set {override}: stage or section", first, [*stages, *sections]))
+    for key in keys[1:-1]:
+        place = place.setdefault(key, {}) if isinstance(place, dict) else place
+    if not isinstance(place, dict):
+        raise RecipeError(f"--set {override}: {'.'.join(keys[:-1])} is not a table")
+    place[keys[-1]] = value

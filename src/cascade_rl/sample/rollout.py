@@ -1,0 +1,188 @@
+"""Rollouts: prompts in, groups of conversations out; tools are called between turns, and verdicts are asked for at the end.
+
+Live conversations advance together: every turn is one call of the sampler over all of them. Token ids are only ever appended to
+(invariant 5), so turn n+1 extends turn n as an exact prefix.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cascade_rl.errors import CascadeError, ToolError
+from cascade_rl.model.render import Renderer
+from cascade_rl.protocols import Sampler, Task, Tools
+from cascade_rl.records import Finish, Group, Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
+from cascade_rl.sample.background import run_async
+from cascade_rl.seeds import derive_seed
+
+MAX_CALLS_PER_TURN = 8
+TOOL_TIMEOUT_S = 20.0
+GRADE_TIMEOUT_S = 60.0
+
+
+@dataclass
+class _Conversation:
+    """The bookkeeping of one rollout while it is live."""
+
+    prompt: Prompt
+    index: int
+    seed: int
+    tools: Tools | None
+    ids: list[int]
+    turns: list[Turn] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    format_errors: int = 0
+    failure: str = ""
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(turn.answer_ids) for turn in self.turns)
+
+    def add(self, turn: Turn, renderer: Renderer) -> None:
+        """Takes the next sampled turn; its context_ids are what was appended since the last one."""
+        known = sum(len(t.context_ids) + len(t.answer_ids) for t in self.turns)
+        self.turns.append(dataclasses.replace(turn, context_ids=tuple(self.ids[known:])))
+        self.ids.extend(turn.answer_ids)
+        parsed = renderer.parse(turn.answer_ids, self.prompt.tools, self.prompt.thinking)
+        self.messages.append(parsed.message)
+        self.format_errors += parsed.format_errors
+
+    def rollout(self) -> Rollout:
+        finish: Finish = self.turns[-1].finish if self.turns else "length"
+        return Rollout(
+            prompt=self.prompt, turns=tuple(self.turns), messages=tuple(self.messages), finish=finish, index=self.index,
+            seed=self.seed, format_errors=self.format_errors, failure=self.failure, tools=self.tools,
+        )  # fmt: skip
+
+
+def rollout(
+    sampler: Sampler,
+    renderer: Renderer,
+    tasks: Mapping[str, Task],
+    prompts: Sequence[Prompt],
+    n: int,
+    params: SamplingParams,
+    seed: int,
+) -> list[Group]:
+    """n rollouts of each prompt, in input order, ungraded.
+
+    params.max_new_tokens is the budget of a whole rollout, all its turns together; params.stop_ids gains the renderer's.
+    """
+    params = dataclasses.replace(params, stop_ids=tuple(dict.fromkeys((*params.stop_ids, *renderer.stop_ids))))
+    contexts = [renderer.prompt(p.messages, p.tools, p.thinking) for p in prompts]
+    seeds = [derive_seed(seed, p.id) for p in prompts]
+    first = sampler.sample(contexts, n, params, seeds)
+    groups = []
+    for prompt, ids, prompt_seed, turns in zip(prompts, contexts, seeds, first, strict=True):
+        group = []
+        for index, turn in enumerate(turns):
+            talk = _Conversation(prompt, index, prompt_seed, tasks[prompt.task].open_tools(prompt), list(ids))
+            talk.add(turn, renderer)
+            group.append(talk)
+        groups.append(group)
+    live = [talk for group in groups for talk in group]
+    while live := _advance(live, sampler, renderer, tasks, params):
+        pass
+    return [Group(p, tuple(talk.rollout() for talk in group)) for p, group in zip(prompts, groups, strict=True)]
+
+
+def _advance(
+    live: list[_Conversation], sampler: Sampler, renderer: Renderer, tasks: Mapping[str, Task], params: SamplingParams
+) -> list[_Conversation]:
+    """One more turn for every conversation that called tools and still may; gives those that got one."""
+    calling = [
+        talk
+        for talk in live
+        if talk.tools is not None
+        and talk.messages[-1].tool_calls
+        and talk.turns[-1].finish == "stop"
+        and len(talk.turns) < tasks[talk.prompt.task].max_turns
+        and talk.num_sampled < params.max_new_tokens
+    ]
+    if not calling:
+        return []
+    run_async(_answer_calls(calling))
+    calling = [talk for talk in calling if not talk.failure]
+    for talk in calling:
+        results = _trailing_tool_messages(talk.messages)
+        talk.ids.extend(renderer.extend(results, talk.prompt.thinking))
+    turns = sampler.sample(
+        [talk.ids for talk in calling],
+        1,
+        [dataclasses.replace(params, max_new_tokens=params.max_new_tokens - talk.num_sampled) for talk in calling],
+        [derive_seed(talk.seed, talk.index, len(talk.turns)) for talk in calling],
+    )
+    for talk, (turn,) in zip(calling, turns, strict=True):
+        talk.add(turn, renderer)
+    return calling
+
+
+def _trailing_tool_messages(messages: Sequence[Message]) -> list[Message]:
+    start = len(messages)
+    while start and messages[start - 1].role == "tool":
+        start -= 1
+    return list(messages[start:])
+
+
+async def _answer_calls(calling: Sequence[_Conversation]) -> None:
+    async def answer(talk: _Conversation) -> None:
+        assert talk.tools is not None
+        for number, call in enumerate(talk.messages[-1].tool_calls):
+            if number >= MAX_CALLS_PER_TURN:
+                text = f"Error: more than {MAX_CALLS_PER_TURN} calls in one turn; this one was not run."
+            else:
+                text = await _call(talk, talk.tools, call)
+            if talk.failure:
+                return
+            talk.messages.append(Message("tool", text))
+
+    await asyncio.gather(*(answer(talk) for talk in calling))
+
+
+async def _call(talk: _Conversation, tools: Tools, call: ToolCall) -> str:
+    """A tool's answer; its ToolError is text for the model, anything else that goes wrong is not the model's fault."""
+    try:
+        return await asyncio.wait_for(tools.call(call), TOOL_TIMEOUT_S)
+    except ToolError as error:
+        return f"Error: {error}"
+    except TimeoutError:
+        talk.failure = f'tool "{call.name}" gave no answer in {TOOL_TIMEOUT_S:g} s'
+    except Exception as error:  # the boundary that classifies failures: a tool may be anyone's code
+        talk.failure = f'tool "{call.name}" crashed: {type(error).__name__}: {error}'
+    return ""
+
+
+def grade_all(groups: Sequence[Group], tasks: Mapping[str, Task]) -> list[Group]:
+    """The same groups with one reward for each rollout, in order; closes the rollouts' tools."""
+
+    async def grade_groups() -> list[list[Reward]]:
+        return await asyncio.gather(
+            *(asyncio.gather(*(_grade(tasks[group.prompt.task], r) for r in group.rollouts)) for group in groups)
+        )
+
+    graded = []
+    for group, rewards in zip(groups, run_async(grade_groups()), strict=True):
+        spent = tuple(dataclasses.replace(r, tools=None) for r in group.rollouts)
+        graded.append(Group(group.prompt, spent, tuple(rewards)))
+    return graded
+
+
+async def _grade(task: Task, rollout: Rollout) -> Reward:
+    """A task's verdict on one rollout; whatever keeps it from one makes the rollout unscored, never 0 (invariant 4)."""
+    try:
+        if rollout.failure:
+            return Reward(None, why=rollout.failure)
+        reward = await asyncio.wait_for(task.grade(rollout, rollout.tools), GRADE_TIMEOUT_S)
+        if not isinstance(reward, Reward):
+            raise CascadeError(f'task "{task.name}": grade() gave {type(reward).__name__}; it must give a Reward')
+        return reward
+    except TimeoutError:
+        return Reward(None, why=f"no verdict in {GRADE_TIMEOUT_S:g} s")
+    except CascadeError:
+        raise
+    except Exception as error:  # the boundary that classifies failures: a grader may be anyone's code
+        return Reward(None, why=f"grader crashed: {type(error).__name__}: {error}")
+    finally:
+        if rollout.tools is not None:
+            await rollout.tools.close()

@@ -1,0 +1,71 @@
+"""Feed: the order in which items of several sources are drawn, as a function of the seed and the number of draws alone."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cascade_rl.records import Sample
+from cascade_rl.seeds import derive_seed
+
+
+class Feed:
+    """Draws samples from weighted sources without end; each source is gone through in a new order every epoch.
+
+    After any number of draws each source's share is within one draw of its weight. The cursor is a few integers, so resuming
+    goes on at the exact sample; a step may end anywhere in an epoch, its very end included.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[Sample]], weights: Sequence[float], seed: int) -> None:
+        if len(sources) != len(weights) or not sources or any(len(source) == 0 for source in sources):
+            raise ValueError(f"feed: needs one weight per source and no empty source; got sizes {[len(s) for s in sources]}")
+        self.sources = sources
+        self.shares = np.array(weights, dtype=np.float64) / sum(weights)
+        self.seed = seed
+        self.counts = [0] * len(sources)
+        self.tokens = 0
+        self._order = lru_cache(maxsize=2 * len(sources))(self._permutation)
+
+    @property
+    def draws(self) -> int:
+        return sum(self.counts)
+
+    def _permutation(self, source: int, epoch: int) -> np.ndarray:
+        generator = np.random.Generator(np.random.Philox(derive_seed(self.seed, "order", source, epoch)))
+        return generator.permutation(len(self.sources[source]))
+
+    def _next(self) -> tuple[int, Sample]:
+        """The sample of the next draw, not yet drawn: from the source that lags most behind its share."""
+        lag = self.shares * (self.draws + 1) - self.counts
+        source = int(np.argmax(lag))
+        epoch, place = divmod(self.counts[source], len(self.sources[source]))
+        return source, self.sources[source][self._order(source, epoch)[place]]
+
+    def take(self, num_sequences: int, pack_tokens: int) -> list[Sample]:
+        """The next samples that fill `num_sequences` packed sequences of at most `pack_tokens` tokens, in drawing order.
+
+        No sample is cut or lost: one that does not fit the last sequence starts the next step. Every sample must fit one.
+        """
+        taken: list[Sample] = []
+        room = 0
+        opened = 0
+        while True:
+            source, sample = self._next()
+            if len(sample) > pack_tokens:
+                raise ValueError(f"feed: sample {sample.source} has {len(sample)} tokens, a packed sequence {pack_tokens}")
+            if len(sample) > room:
+                if opened == num_sequences:
+                    return taken
+                opened, room = opened + 1, pack_tokens
+            room -= len(sample)
+            self.counts[source] += 1
+            self.tokens += len(sample)
+            taken.append(sample)
+
+    def cursor(self) -> dict[str, Any]:
+        return {"counts": list(self.counts), "tokens": self.tokens}
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        self.counts = list(cursor["counts"])
+        self.tokens = cursor["tokens"]

@@ -1,0 +1,150 @@
+"""Supervised fine-tuning: packed conversations, loss on what the assistant wrote."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cascade_rl.errors import DataError
+from cascade_rl.records import Sample
+
+if TYPE_CHECKING:
+    from cascade_rl.stages.context import StageContext
+
+
+@dataclass(frozen=True)
+class Source:
+    """One ingredient of an SFT mixture: demonstrations of a task, or rows of a file, folder or hub data set in TRL's layouts.
+
+    weight: share of the samples drawn, relative to the other sources'. num: at most so many rows (0: all).
+    """
+
+    task: str = ""
+    rows: str = ""
+    weight: float = 1.0
+    num: int = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.task) == bool(self.rows):
+            raise ValueError('a source needs either task = "NAME" or rows = "PATH", and not both')
+        if not self.weight > 0:
+            raise ValueError(f"weight {self.weight} must be more than 0; leave the source out to drop it")
+        if self.num < 0:
+            raise ValueError(f"num {self.num} must be 0 (all rows) or more")
+
+    @property
+    def label(self) -> str:
+        return self.task or self.rows
+
+
+@dataclass(frozen=True)
+class SFT:
+    """The stage's settings; the frozen config is the stage.
+
+    data               the mixture.
+    steps              optimizer steps.
+    batch_size         packed sequences a step.
+    pack_tokens        length of a packed sequence; also the longest sample allowed (the paper: 256K).
+    too_long           "refuse" a sample longer than pack_tokens before step 1, or "skip" and count it. None is ever cut.
+    learning_rate ...  the paper's schedule: linear warm-up, cosine from learning_rate to min_learning_rate over `horizon_steps`
+                       (0: over `steps`), which training may stop short of.
+    betas, weight_decay, max_grad_norm   AdamW and gradient clipping (0: off).
+    microbatch_tokens  tokens a forward pass holds; changes memory and speed, never the result.
+    checkpointing      recompute activations in the backward pass: less memory, about a third more time.
+    compile            torch.compile each layer: faster steps after a slow start.
+    save_every         steps between saved states (0: only at the end).
+    """
+
+    name: str = "sft"
+    data: tuple[Source, ...] = ()
+    steps: int = 100
+    batch_size: int = 8
+    pack_tokens: int = 2048
+    too_long: Literal["refuse", "skip"] = "refuse"
+    learning_rate: float = 5e-5
+    min_learning_rate: float = 5e-6
+    warmup_steps: int = 0
+    horizon_steps: int = 0
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.1
+    max_grad_norm: float = 1.0
+    microbatch_tokens: int = 8192
+    checkpointing: bool = False
+    compile: bool = False
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError('needs data = [{ task = "NAME" }, ...] or [{ rows = "PATH" }, ...]')
+        for key in ("steps", "batch_size", "pack_tokens", "microbatch_tokens"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} = {getattr(self, key)} must be at least 1")
+        for key in ("warmup_steps", "horizon_steps", "save_every", "min_learning_rate", "weight_decay", "max_grad_norm"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"{key} = {getattr(self, key)} must be 0 or more")
+        if not self.learning_rate > 0 or self.min_learning_rate > self.learning_rate:
+            raise ValueError(f"learning_rate {self.learning_rate} must be positive and at least min_learning_rate")
+
+    def task_names(self) -> tuple[str, ...]:
+        return tuple(source.task for source in self.data if source.task)
+
+    def files(self) -> tuple[str, ...]:
+        """Row files whose content belongs to the stage's fingerprint."""
+        return tuple(source.rows for source in self.data if source.rows)
+
+    def arithmetic(self) -> str:
+        most = self.batch_size * self.pack_tokens
+        return (
+            f"{self.batch_size} packed sequences x {self.pack_tokens} tokens = 1 update of at most {most:,} tokens;"
+            f" {self.steps:,} updates = at most {self.steps * most:,} tokens"
+        )
+
+    def run(self, ctx: "StageContext") -> None:
+        """Trains from ctx.start and leaves ctx.dir.checkpoint; goes on from the last saved state if there is one."""
+        from cascade_rl.model.optim import AdamW
+        from cascade_rl.model.policy import Policy
+        from cascade_rl.stages.feed import Feed
+        from cascade_rl.stages.step import update
+
+        feed = Feed([self._samples(source, ctx) for source in self.data], [s.weight for s in self.data], seed=ctx.seed)
+        policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing, compile=self.compile)
+        optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
+        first = ctx.resume(policy, optim, feed)
+        with ctx.progress(self.steps, first) as bar:
+            for step in range(first, self.steps):
+                samples = feed.take(self.batch_size, self.pack_tokens)
+                stats = update(
+                    policy, optim, samples, "sft", lr=self._lr(step),
+                    max_tokens_per_microbatch=self.microbatch_tokens, max_grad_norm=self.max_grad_norm,
+                )  # fmt: skip
+                ctx.log(step + 1, {"loss": stats.loss, "grad_norm": stats.grad_norm, "learning_rate": self._lr(step),
+                                   "num_tokens": stats.num_tokens, "num_targets": stats.num_targets})  # fmt: skip
+                bar.step(step + 1, {"loss": stats.loss}, tokens=stats.num_tokens)
+                ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
+        ctx.finish(policy, {"tokens": feed.tokens, "samples": feed.draws})
+
+    def _lr(self, step: int) -> float:
+        from cascade_rl.model.optim import learning_rate
+
+        return learning_rate(
+            step, schedule=self.schedule, peak=self.learning_rate, floor=self.min_learning_rate,
+            warmup_steps=self.warmup_steps, horizon_steps=self.horizon_steps or self.steps,
+        )  # fmt: skip
+
+    def _samples(self, source: Source, ctx: "StageContext") -> list[Sample]:
+        """A source's samples that fit; a longer one is refused by name, or skipped and counted."""
+        samples, too_long = [], []
+        for where, rendered in ctx.rendered(source.task, source.rows, source.num):
+            sample = Sample(rendered.ids, rendered.mask, domain=source.label, source=where)
+            (samples if len(sample) <= self.pack_tokens else too_long).append(sample)
+        if too_long and self.too_long == "refuse":
+            longest = max(too_long, key=len)
+            raise DataError(
+                f'stage "{self.name}": {len(too_long)} of {len(samples) + len(too_long)} samples of "{source.label}" are longer than'
+                f" pack_tokens = {self.pack_tokens}; the longest, {longest.source}, has {len(longest)} tokens;"
+                f' raise pack_tokens, or set too_long = "skip" to leave them out'
+            )
+        if too_long:
+            ctx.note(f'{len(too_long)} samples of "{source.label}" skipped: longer than {self.pack_tokens} tokens')
+        if not samples:
+            raise DataError(f'stage "{self.name}": "{source.label}" has no sample to train on')
+        return samples
