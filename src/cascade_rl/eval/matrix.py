@@ -1,0 +1,218 @@
+"""The regression matrix: checkpoints x tasks, with errors, and which changes are more than noise.
+
+`evaluate` turns graded groups into rows and per-prompt scores; `Matrix` keeps both in the run folder:
+
+    RUN/matrix.json                      {"rows": [EvalRow, ...]}, one row a line; null stands for an error that is not known
+    RUN/eval/<checkpoint>.<split>.json   task -> prompt id -> scores of its samples, null where unscored
+
+A cell is (checkpoint, task, split, metric). Cells are never averaged over tasks or splits: there is no single number.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from cascade_rl.errors import DataError, RunError, unknown
+from cascade_rl.eval.stats import Estimate, Paired, PromptScores, holm, mean_and_stderr, mean_pass_at_k, paired
+from cascade_rl.records import EvalRow, Group, Rollout, Split
+from cascade_rl.run import RunDir, read_json, write_atomic
+
+ACCURACY = "accuracy"
+SIGNIFICANT = 0.05  # level of a row's tests after the correction for its number of tasks
+
+Verdict = Literal["rise", "drop", "same"]
+TaskScores = Mapping[str, PromptScores]  # prompt id -> scores
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One checkpoint on one split: its rows, and task -> prompt id -> scores."""
+
+    checkpoint: str
+    split: Split
+    rows: tuple[EvalRow, ...]
+    scores: Mapping[str, TaskScores]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A task's accuracy at one checkpoint against another on the same prompts; p_holm is corrected for the tasks of the row."""
+
+    task: str
+    domain: str
+    checkpoint: str
+    against: str
+    paired: Paired
+    p_holm: float
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.p_holm > SIGNIFICANT:
+            return "same"
+        return "rise" if self.paired.difference > 0 else "drop"
+
+
+def evaluate(groups: Iterable[Group], *, stage: str, checkpoint: str, split: Split) -> Evaluation:
+    """Graded groups of any number of tasks -> one row for each task and metric.
+
+    Metrics: `accuracy` (mean reward), `pass@k` for k = 2, 4, 8, ... up to the samples a prompt has (full marks count as a pass),
+    `unscored`, `truncated` and `format_error_rate` (shares of samples), `mean_tokens` (sampled tokens an answer). A figure that
+    nothing was measured for has no row: a task whose every sample is unscored has no accuracy, only `unscored` = 1.
+
+    Raises DataError for ungraded groups, prompts of another split, a prompt that comes twice, or a task of two domains.
+    """
+    by_task: dict[str, dict[str, Group]] = {}
+    for group in groups:
+        prompt, seen = group.prompt, by_task.setdefault(group.prompt.task, {})
+        where = f'task "{prompt.task}": prompt {prompt.id}'
+        if not group.rewards:
+            raise DataError(f"{where} has no rewards; grade the groups before they are evaluated")
+        if prompt.split != split:
+            raise DataError(f'{where} is of split "{prompt.split}", the evaluation of "{split}"; evaluate each split by itself')
+        if prompt.id in seen:
+            raise DataError(f"{where} comes twice; give each prompt once, with all its samples in one group")
+        domain = next(iter(seen.values()), group).prompt.domain
+        if prompt.domain != domain:
+            raise DataError(f'{where} is of domain "{prompt.domain}", others of "{domain}"; make one task for each domain')
+        seen[prompt.id] = group
+
+    rows: list[EvalRow] = []
+    scores: dict[str, dict[str, list[float | None]]] = {}
+    for task, task_groups in by_task.items():
+        scores[task] = {name: [reward.value for reward in group.rewards] for name, group in task_groups.items()}
+        domain = next(iter(task_groups.values())).prompt.domain
+        figures = _figures(list(task_groups.values()), list(scores[task].values()))
+        rows += [
+            EvalRow(stage, checkpoint, task, domain, split, metric, figure.n, figure.mean, figure.stderr)
+            for metric, figure in figures.items()
+            if figure.n
+        ]
+    return Evaluation(checkpoint, split, tuple(rows), scores)
+
+
+def _figures(groups: Sequence[Group], scores: Sequence[PromptScores]) -> dict[str, Estimate]:
+    def over_rollouts(figure: Callable[[Rollout], float]) -> Estimate:
+        return mean_and_stderr([[float(figure(rollout)) for rollout in group.rollouts] for group in groups])
+
+    figures = {ACCURACY: mean_and_stderr(scores)}
+    most = max(len(samples) for samples in scores)
+    figures |= {f"pass@{k}": mean_pass_at_k(scores, k) for k in (2**i for i in range(1, most.bit_length()))}
+    figures["unscored"] = mean_and_stderr([[float(score is None) for score in samples] for samples in scores])
+    figures["truncated"] = over_rollouts(lambda rollout: rollout.finish == "length")
+    if any(group.prompt.tools for group in groups):
+        figures["format_error_rate"] = over_rollouts(lambda rollout: rollout.format_errors > 0)
+    figures["mean_tokens"] = over_rollouts(lambda rollout: rollout.num_sampled)
+    return figures
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The rows of a run, as read from `folder`. `add` writes and gives the new matrix; the old value stays as it was.
+
+    matrix = Matrix.load(run_folder).add(evaluate(groups, stage="sft", checkpoint="02-sft-ab12", split="dev"))
+    matrix.row("02-sft-ab12", "arith", "dev").mean
+    """
+
+    folder: Path
+    rows: tuple[EvalRow, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path) -> "Matrix":
+        """The matrix of a run folder; without rows when it has none yet."""
+        path = RunDir(folder).matrix
+        if not path.exists():
+            return cls(folder)
+        try:
+            rows = [
+                EvalRow(**{**row, "stderr": math.nan if row["stderr"] is None else row["stderr"]})
+                for row in read_json(path)["rows"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{path}: not a matrix ({error}); each row holds {', '.join(EvalRow.__slots__)}") from None
+        return cls(folder, tuple(rows))
+
+    def add(self, evaluation: Evaluation) -> "Matrix":
+        """Append rows and scores; whatever was there of the same checkpoint, tasks and split is replaced in its place."""
+        checkpoint, split = evaluation.checkpoint, evaluation.split
+        scores = {**self.scores(checkpoint, split), **evaluation.scores}
+        fresh = {_cell(row): row for row in evaluation.rows}
+        kept = {
+            _cell(row): row
+            for row in self.rows
+            if _cell(row) in fresh or (row.checkpoint, row.split) != (checkpoint, split) or row.task not in evaluation.scores
+        }
+        matrix = replace(self, rows=tuple((kept | fresh).values()))
+        # Scores first: a crash in between never leaves rows without the scores behind them.
+        write_atomic(self.scores_path(checkpoint, split), json.dumps(scores, ensure_ascii=False, allow_nan=False) + "\n")
+        lines = [json.dumps(_jsonable(row), ensure_ascii=False, allow_nan=False) for row in matrix.rows]
+        write_atomic(RunDir(self.folder).matrix, '{"rows": [\n' + ",\n".join(lines) + "\n]}\n")
+        return matrix
+
+    def scores_path(self, checkpoint: str, split: Split) -> Path:
+        if not checkpoint or "/" in checkpoint or checkpoint.startswith("."):
+            raise RunError(f'matrix: checkpoint name "{checkpoint}" names files; it must have no "/" and no leading "."')
+        return RunDir(self.folder).evals / f"{checkpoint}.{split}.json"
+
+    def scores(self, checkpoint: str, split: Split) -> dict[str, TaskScores]:
+        """task -> prompt id -> scores; empty when this checkpoint was not evaluated on this split."""
+        path = self.scores_path(checkpoint, split)
+        return read_json(path) if path.exists() else {}
+
+    def row(self, checkpoint: str, task: str, split: Split, metric: str = ACCURACY) -> EvalRow | None:
+        wanted = (checkpoint, task, split, metric)
+        return next((row for row in self.rows if _cell(row) == wanted), None)
+
+    def checkpoints(self, split: Split | None = None) -> dict[str, str]:
+        """checkpoint -> stage, in the order in which they were first evaluated (on `split`, if given)."""
+        return {row.checkpoint: row.stage for row in self.rows if split is None or row.split == split}
+
+    def tasks(self, split: Split | None = None) -> dict[str, str]:
+        """task -> domain, in the order of the rows."""
+        return {row.task: row.domain for row in self.rows if split is None or row.split == split}
+
+
+def best_earlier(matrix: Matrix, checkpoint: str, task: str, split: Split) -> EvalRow | None:
+    """The highest accuracy on `task` among the checkpoints before this one (the first of equals); None when there is none."""
+    order = list(matrix.checkpoints())
+    rows = [matrix.row(earlier, task, split) for earlier in order[: order.index(checkpoint)]]
+    return max((row for row in rows if row is not None), key=lambda row: row.mean, default=None)
+
+
+def significant_changes(matrix: Matrix, checkpoint: str, against: str | None = None, split: Split = "dev") -> list[Change]:
+    """Every task of `checkpoint` compared on the same prompts with `against` (None: with each task's best earlier checkpoint).
+
+    All tasks are listed; `verdict` says which of them changed. The p values are corrected (Holm) over the tasks, so that the
+    chance of even one false alarm in a row of the matrix is about 5%. The best of many earlier checkpoints is in part lucky:
+    against it a "drop" is a little eager and a "rise" a little shy.
+    """
+    known = matrix.checkpoints()
+    for name in (checkpoint,) if against is None else (checkpoint, against):
+        if name not in known:
+            raise RunError(unknown("matrix: checkpoint", name, known))
+    found: list[Change] = []
+    scores = matrix.scores(checkpoint, split)
+    for task, domain in matrix.tasks(split).items():
+        earlier = best_earlier(matrix, checkpoint, task, split) if against is None else matrix.row(against, task, split)
+        if earlier is None or matrix.row(checkpoint, task, split) is None:
+            continue
+        before = matrix.scores(earlier.checkpoint, split).get(task, {})
+        comparison = paired(before, scores.get(task, {}))
+        if comparison.n:
+            found.append(Change(task, domain, checkpoint, earlier.checkpoint, comparison, 1.0))
+    corrected = holm([change.paired.p for change in found])
+    return [replace(change, p_holm=p) for change, p in zip(found, corrected, strict=True)]
+
+
+def _cell(row: EvalRow) -> tuple[str, str, str, str]:
+    return (row.checkpoint, row.task, row.split, row.metric)
+
+
+def _row(told: Mapping[str, Any]) -> EvalRow:
+    return EvalRow(**{**told, "stderr": math.nan if told["stderr"] is None else told["stderr"]})
+
+
+def _jsonable(row: EvalRow) -> dict[str, str | float | None]:
+    return {**asdict(row), "stderr": None if math.isnan(row.stderr) else row.stderr}
