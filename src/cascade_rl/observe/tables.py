@@ -1,0 +1,63 @@
+"""The regression matrix on the terminal."""
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
+from cascade_rl.records import EvalRow, Split
+
+MARKS = {"rise": (" ▲", "bold green"), "drop": (" ▼", "bold red"), "same": ("", "")}
+
+
+def print_matrix(matrix: Matrix, split: Split = "dev", metric: str = ACCURACY, console: Console | None = None) -> None:
+    """Stages x tasks, mean ± standard error in percent; ▲ and ▼ mark what changed against the best earlier checkpoint of a task.
+
+    The table is turned (tasks as rows) where the terminal is too narrow for a column a task.
+    """
+    console = console or Console()
+    stages = matrix.checkpoints(split)
+    tasks = matrix.tasks(split)
+    if not stages:
+        console.print(f"no {split} evaluation yet", markup=False, highlight=False)
+        return
+    changes: dict[tuple[str, str], Change] = {}
+    if metric == ACCURACY:
+        found = (change for checkpoint in stages for change in significant_changes(matrix, checkpoint, split=split))
+        changes = {(change.checkpoint, change.task): change for change in found}
+
+    def cell(checkpoint: str, task: str) -> Text:
+        row = matrix.row(checkpoint, task, split, metric)
+        change = changes.get((checkpoint, task))
+        mark, style = MARKS[change.verdict if change else "same"]
+        return Text(_figure(row) + mark, style=style) if row else Text("–", style="dim")
+
+    turned = 12 + 15 * len(tasks) > console.width
+    table = Table(
+        title=f"{metric}, {split}: mean ± standard error" + (" in %" if _is_share(metric) else ""), title_justify="left"
+    )
+    table.add_column("task" if turned else "stage", style="bold")
+    for name in stages.values() if turned else tasks:
+        table.add_column(Text(name), justify="right")
+    if turned:
+        for task in tasks:
+            table.add_row(Text(task), *(cell(checkpoint, task) for checkpoint in stages))
+    else:
+        for checkpoint, stage in stages.items():
+            table.add_row(Text(stage), *(cell(checkpoint, task) for task in tasks))
+    console.print(table)
+    if any(change.verdict != "same" for change in changes.values()):
+        note = "▲ ▼ better or worse than the best earlier checkpoint on the same prompts (paired, 5% level for the whole row)"
+        console.print(Text(note, style="dim"))
+
+
+def _is_share(metric: str) -> bool:
+    return metric != "mean_tokens"
+
+
+def _figure(row: EvalRow) -> str:
+    scale = 100.0 if _is_share(row.metric) else 1.0
+    error = f" ±{row.stderr * scale:4.1f}" if math.isfinite(row.stderr) else ""
+    return f"{row.mean * scale:.1f}{error}"
