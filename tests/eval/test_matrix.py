@@ -131,6 +131,12 @@ def test_reevaluating_replaces_in_place_and_leaves_the_rest(tmp_path):
     assert set(again.scores("01-sft-aa", "dev")) == {"arith", "chat"}
 
 
+def test_rows_of_an_earlier_recipe_are_dropped(tmp_path):
+    matrix = Matrix.load(tmp_path).add(run_eval([group("a", [1.0])])).add(run_eval([group("a", [0.0])], checkpoint="01-sft-bb"))
+    assert list(matrix.keep(["00-start", "01-sft-bb"]).checkpoints()) == ["01-sft-bb"]
+    assert list(Matrix.load(tmp_path).checkpoints()) == ["01-sft-bb"]
+
+
 def test_damage_and_bad_names_are_told(tmp_path):
     (tmp_path / "matrix.json").write_text('{"rows": [{"stage": "sft"}]}')
     with pytest.raises(RunError, match="not a matrix"):

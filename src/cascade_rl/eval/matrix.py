@@ -144,12 +144,19 @@ class Matrix:
             for row in self.rows
             if _cell(row) in fresh or (row.checkpoint, row.split) != (checkpoint, split) or row.task not in evaluation.scores
         }
-        matrix = replace(self, rows=tuple((kept | fresh).values()))
         # Scores first: a crash in between never leaves rows without the scores behind them.
         write_atomic(self.scores_path(checkpoint, split), json.dumps(scores, ensure_ascii=False, allow_nan=False) + "\n")
-        lines = [json.dumps(_jsonable(row), ensure_ascii=False, allow_nan=False) for row in matrix.rows]
+        return self._write(tuple((kept | fresh).values()))
+
+    def keep(self, checkpoints: Sequence[str]) -> "Matrix":
+        """Drop the rows of all other checkpoints (those of an earlier version of the recipe); their score files stay."""
+        rows = tuple(row for row in self.rows if row.checkpoint in checkpoints)
+        return self if rows == self.rows else self._write(rows)
+
+    def _write(self, rows: tuple[EvalRow, ...]) -> "Matrix":
+        lines = [json.dumps(_jsonable(row), ensure_ascii=False, allow_nan=False) for row in rows]
         write_atomic(RunDir(self.folder).matrix, '{"rows": [\n' + ",\n".join(lines) + "\n]}\n")
-        return matrix
+        return replace(self, rows=rows)
 
     def scores_path(self, checkpoint: str, split: Split) -> Path:
         if not checkpoint or "/" in checkpoint or checkpoint.startswith("."):

@@ -11,43 +11,44 @@ Nothing runs beside the caller: the bar is drawn inside `step`, so that there is
 any other line of the loop.
 """
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as LiveBar
 
 LINE_EVERY_S = 10.0
 DRAW_EVERY_S = 0.1
 
 
-class Bar:
-    """What `progress` hands out; `step` is all it needs."""
+class Progress:
+    """What `progress` gives: a context whose `step` is all that a loop needs."""
 
     def __init__(
         self, name: str, total: int, done: int, unit: str, console: Console, every_s: float, clock: Callable[[], float]
     ) -> None:
         self.name, self.total, self.unit = name, total, unit
         self._console, self._every_s, self._clock = console, every_s, clock
-        self._first, self._now_at, self._tokens = done, done, 0
+        self._first, self._at, self._tokens = done, done, 0
         self._started = clock()
         self._shown = -math.inf
         self._told = ""
-        self._live: Progress | None = None
+        self._live: LiveBar | None = None
         if console.is_terminal:
             columns = (
                 TextColumn("{task.fields[name]}", style="bold", markup=False),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[told]}", markup=False),
             )
-            self._live = Progress(*columns, console=console, auto_refresh=False)
+            self._live = LiveBar(*columns, console=console, auto_refresh=False)
             self._task = self._live.add_task("", total=max(total, 1), completed=done, name=name, told="")
 
     def step(self, step: int, metrics: Mapping[str, float | None] | None = None, tokens: int = 0) -> None:
         """`step` of `total` are done. metrics: what to show (None: not measured). tokens: how many this step handled."""
-        self._now_at = step
+        self._at = step
         self._tokens += tokens
         now = self._clock()
         self._told = self._line(metrics or {}, now - self._started)
@@ -55,27 +56,38 @@ class Bar:
         if due or step >= self.total:
             self._show(now)
 
+    def __enter__(self) -> "Progress":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            try:
+                self._show(self._clock())  # the last state stays on the screen, also after Ctrl-C
+            finally:
+                self._live.stop()
+
     def _show(self, now: float) -> None:
         self._shown = now
         if self._live:
-            self._live.update(self._task, completed=self._now_at, told=self._told, refresh=True)
+            self._live.update(self._task, completed=self._at, told=self._told, refresh=True)
         else:
             self._console.print(f"{self.name}  {self._told}", markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, metrics: Mapping[str, float | None], elapsed_s: float) -> str:
-        parts = [f"{self._now_at}/{self.total}{self.unit and ' ' + self.unit}"]
+        parts = [f"{self._at}/{self.total} {self.unit}".rstrip()]
         parts += [f"{key} {_short(value)}" for key, value in metrics.items() if value is not None]
         if self._tokens and elapsed_s > 0:
             parts.append(f"{self._tokens / elapsed_s:,.0f} tok/s")
-        new = self._now_at - self._first  # only what this process did tells how fast it is
-        if new > 0 and self._now_at < self.total:
-            parts.append(f"{_duration(elapsed_s / new * (self.total - self._now_at))} left")
-        elif self._now_at >= self.total:
+        new = self._at - self._first  # only what this process did tells how fast it is
+        if self._at >= self.total:
             parts.append(f"in {_duration(elapsed_s)}")
+        elif new > 0:
+            parts.append(f"{_duration(elapsed_s / new * (self.total - self._at))} left")
         return "  ".join(parts)
 
 
-@contextlib.contextmanager
 def progress(
     name: str,
     total: int,
@@ -84,21 +96,13 @@ def progress(
     console: Console | None = None,
     every_s: float = LINE_EVERY_S,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Bar]:
+) -> Progress:
     """A bar for `total` steps of which `done` were made before; for evaluation and sampling say `unit="prompts"`.
 
     On a terminal one line is redrawn; otherwise a plain line without control codes is printed for the first step, the last, and
     every `every_s` seconds in between.
     """
-    bar = Bar(name, total, done, unit, console or Console(), every_s, clock)
-    if bar._live is None:
-        yield bar
-        return
-    with bar._live:
-        try:
-            yield bar
-        finally:
-            bar._show(clock())  # the last state stays on the screen, also after Ctrl-C
+    return Progress(name, total, done, unit, console or Console(), every_s, clock)
 
 
 def _short(value: float) -> str:
