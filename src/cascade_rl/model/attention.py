@@ -1,0 +1,251 @@
+"""Causal attention over packed samples, as a function that transformers' models call in place of their own.
+
+Samples lie end to end in one row of T tokens; `plan_attention` cuts the row into pieces of a few samples of similar length, and
+`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. Probabilities are
+recomputed in the backward pass: only queries, keys and values are kept. Long samples go through in blocks of queries that see
+only the keys they may, so memory grows with T and not with its square.
+
+Letters: T tokens, H query heads, K key-value heads, G = H / K query heads to a key-value head, B samples of a piece, L their
+padded length, D head size, Q queries of a block, S keys the block sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cascade_rl.errors import ModelError
+
+NAME = "cascade_packed"
+# Samples share a piece while padding stays below this share of it.
+MAX_PADDING = 0.12
+# Scores of a block of queries are at most so many numbers (64 MB in float32).
+MAX_SCORES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """Samples [first, first + len(lengths)) of a row, seen as [B, L]. Padding is at the end, where causality hides it.
+
+    row_BL   int64, where in the row each place reads from (a padded place reads the sample's first token; its output is dropped).
+    kept_P   int64, the places of the flat [B * L] that are real, in row order; None when all are.
+    start    where in the row the piece starts; it ends at start + sum(lengths).
+    """
+
+    lengths: tuple[int, ...]
+    start: int
+    row_BL: Tensor
+    kept_P: Tensor | None
+
+    @property
+    def stop(self) -> int:
+        return self.start + sum(self.lengths)
+
+
+def plan_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -> tuple[Piece, ...]:
+    """How to compute attention over samples of these lengths, laid end to end in this order. Sorted lengths pad least."""
+    pieces: list[Piece] = []
+    start = 0
+    members: list[int] = []
+    for length in lengths:
+        if members and not _fits([*members, length]):
+            pieces.append(_piece(members, start, device))
+            start += sum(members)
+            members = []
+        members.append(length)
+    if members:
+        pieces.append(_piece(members, start, device))
+    return tuple(pieces)
+
+
+def _fits(lengths: Sequence[int]) -> bool:
+    area = len(lengths) * max(lengths)
+    return sum(lengths) >= (1 - MAX_PADDING) * area and area * max(lengths) <= MAX_SCORES // 8
+
+
+def _piece(lengths: Sequence[int], start: int, device: torch.device | str) -> Piece:
+    longest = max(lengths)
+    place_L = torch.arange(longest)
+    starts_B = start + torch.tensor([0, *lengths[:-1]]).cumsum(0)
+    real_BL = place_L < torch.tensor(lengths)[:, None]
+    row_BL = starts_B[:, None] + torch.where(real_BL, place_L, 0)
+    kept_P = None if bool(real_BL.all()) else real_BL.flatten().nonzero().flatten().to(device)
+    return Piece(tuple(lengths), start, row_BL.to(device), kept_P)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a model's attention asks for. window: keys a query sees, itself included (None: all). softcap: c tanh(score / c)."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+def attend(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, pieces: Sequence[Piece], shape: Shape) -> Tensor:
+    """Causal attention within each sample: [T, H, D] of the query's type. Scores are in the input's type, softmax in float32."""
+    return _Attend.apply(query_THD, key_TKD, value_TKD, pieces, shape)  # type: ignore[no-any-return]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, pieces: Sequence[Piece], shape: Shape) -> Tensor:
+        ctx.save_for_backward(query_THD, key_TKD, value_TKD)
+        ctx.pieces, ctx.shape = pieces, shape
+        num_heads = query_THD.shape[1]
+        out_THD = query_THD.new_empty(*query_THD.shape[:2], value_TKD.shape[2])
+        for piece in pieces:
+            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece)
+            out = q.new_empty(*q.shape[:3], v.shape[2])
+            for queries, keys in _blocks(q.shape, shape.window):
+                prob, _ = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
+                out[:, :, queries] = (prob @ v[:, keys]).view(*out[:, :, queries].shape)
+            _put_back(out_THD, out, piece, num_heads)
+        return out_THD
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query_THD, key_TKD, value_TKD = ctx.saved_tensors
+        grad_THD = grads[0]
+        num_heads, num_kv = query_THD.shape[1], key_TKD.shape[1]
+        grad_q_THD, grad_k_TKD, grad_v_TKD = (
+            torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query_THD, key_TKD, value_TKD)
+        )
+        for piece in ctx.pieces:
+            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece)
+            grad = _grouped(grad_THD, piece, num_kv)
+            grad_q = torch.empty_like(q)
+            blocks = _blocks(q.shape, ctx.shape.window)
+            # One block writes its keys' gradients; several must add them up.
+            grad_k, grad_v = (torch.zeros_like(k), torch.zeros_like(v)) if len(blocks) > 1 else (k, v)
+            for queries, keys in blocks:
+                prob, slope = _probabilities(q[:, :, queries], k[:, keys], queries, keys, ctx.shape)
+                q_block, grad_block = q[:, :, queries].flatten(1, 2), grad[:, :, queries].flatten(1, 2)
+                grad_prob = grad_block @ v[:, keys].transpose(1, 2)
+                grad_score = torch.ops.aten._softmax_backward_data(grad_prob, prob, -1, prob.dtype)
+                if slope is not None:
+                    grad_score *= slope
+                grad_q[:, :, queries] = ((grad_score @ k[:, keys]) * ctx.shape.scale).view(*grad_q[:, :, queries].shape)
+                block_k = (grad_score.transpose(1, 2) @ q_block) * ctx.shape.scale
+                block_v = prob.transpose(1, 2) @ grad_block
+                if len(blocks) == 1:
+                    grad_k, grad_v = block_k, block_v
+                else:
+                    grad_k[:, keys] += block_k
+                    grad_v[:, keys] += block_v
+            _put_back(grad_q_THD, grad_q, piece, num_heads)
+            _put_back(grad_k_TKD, grad_k[:, None], piece, num_kv)
+            _put_back(grad_v_TKD, grad_v[:, None], piece, num_kv)
+        return grad_q_THD, grad_k_TKD, grad_v_TKD, None, None
+
+
+def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece) -> tuple[Tensor, Tensor, Tensor]:
+    """A piece's queries [B * K, G, L, D], keys and values [B * K, L, D]."""
+    num_kv = key_TKD.shape[1]
+    return (
+        _grouped(query_THD, piece, num_kv, keep_padding=True),
+        _grouped(key_TKD, piece, num_kv, keep_padding=True).squeeze(1),
+        _grouped(value_TKD, piece, num_kv, keep_padding=True).squeeze(1),
+    )
+
+
+def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, keep_padding: bool = False) -> Tensor:
+    """The piece's part of [T, H, D] as [B * K, G, L, D]; padded places are zero, or some real row if `keep_padding`."""
+    _, num_heads, size = x_THD.shape
+    batch, length = piece.row_BL.shape
+    if piece.kept_P is None:
+        x = x_THD[piece.start : piece.stop]
+    elif keep_padding:
+        x = x_THD[piece.row_BL.flatten()]
+    else:
+        x = x_THD.new_zeros(batch * length, num_heads, size)
+        x[piece.kept_P] = x_THD[piece.start : piece.stop]
+    x = x.view(batch, length, num_kv, num_heads // num_kv, size)
+    return x.permute(0, 2, 3, 1, 4).reshape(batch * num_kv, num_heads // num_kv, length, size)
+
+
+def _put_back(out_THD: Tensor, x: Tensor, piece: Piece, num_heads: int) -> None:
+    """Writes [B * K, G, L, D] to the piece's part of [T, H, D], dropping padded places."""
+    batch, length = piece.row_BL.shape
+    x = x.reshape(batch, num_heads, length, -1).transpose(1, 2)
+    part = out_THD[piece.start : piece.stop]
+    if piece.kept_P is None:
+        part.view(batch, length, num_heads, -1).copy_(x)
+    else:
+        part.copy_(x.reshape(batch * length, num_heads, -1)[piece.kept_P])
+
+
+def _blocks(shape: torch.Size, window: int | None) -> list[tuple[slice, slice]]:
+    """Blocks of queries and the keys each may see, for queries of shape [B * K, G, L, D]."""
+    batch, group, length, _ = shape
+    size = length
+    if batch * group * length * length > MAX_SCORES or (window is not None and length > 2 * window):
+        seen = length if window is None else min(length, 2 * window)
+        size = max(1, min(length, MAX_SCORES // (batch * group * seen), 512 if window is None else window))
+    starts = [*range(0, length, size), length]
+    return [(slice(lo, hi), slice(0 if window is None else max(0, lo - window + 1), hi)) for lo, hi in pairwise(starts)]
+
+
+def _probabilities(q: Tensor, k: Tensor, queries: slice, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
+    """softmax over visible keys [B * K, G * Q, S], and with a softcap its slope (the derivative of the capped score)."""
+    group = q.shape[1]
+    hidden_QS = _hidden(queries, keys, shape.window, q.device)
+    score = q.flatten(1, 2) @ k.transpose(1, 2)
+    score *= shape.scale
+    slope = None
+    if shape.softcap is not None:
+        bent = torch.tanh(score / shape.softcap)
+        slope = 1 - bent * bent
+        score = bent * shape.softcap
+    score.view(len(score), group, *hidden_QS.shape).masked_fill_(hidden_QS, -torch.inf)
+    return torch.softmax(score, dim=-1), slope
+
+
+def _hidden(queries: slice, keys: slice, window: int | None, device: torch.device) -> Tensor:
+    """True where a query must not see a key: later ones, and those further back than the window."""
+    at_Q, at_S = (torch.arange(part.start, part.stop, device=device) for part in (queries, keys))
+    back_QS = at_Q[:, None] - at_S
+    return back_QS < 0 if window is None else (back_QS < 0) | (back_QS >= window)
+
+
+@torch.compiler.disable
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    pieces: tuple[Piece, ...] | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The function that transformers calls: query [1, H, T, D], key and value [1, K, T, D], giving [1, T, H, D].
+
+    Without `pieces` each row of [R, H, T, D] is one sample, padded at its end or not at all. Dropout is not applied: the sampler
+    must agree with the trainer. Raises ModelError for what it cannot honour.
+    """
+    del attention_mask, dropout
+    assert query.shape[2] == key.shape[2], f'"{NAME}" attention is for training: it knows no cache'
+    for name in ("s_aux", "position_bias"):
+        if others.get(name) is not None:
+            raise ModelError(f'{type(module).__name__} passes "{name}" to attention, which packed attention does not know')
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    num_rows, _, length, _ = query.shape
+    if pieces is None:
+        pieces = plan_attention([length] * num_rows, query.device)
+    query_THD, key_TKD, value_TKD = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    out_THD = attend(query_THD, key_TKD, value_TKD, pieces, Shape(scale, sliding_window, softcap))
+    return out_THD.view(num_rows, length, *out_THD.shape[1:]), None
+
+
+def register() -> None:
+    """Makes the name known to transformers; doing so twice changes nothing."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, packed_attention)

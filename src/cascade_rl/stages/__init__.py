@@ -1,0 +1,1 @@
+"""Orders of events: each stage takes a checkpoint and leaves one."""
