@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
 from cascade_rl.stages.sft import SFT
@@ -31,34 +32,6 @@ class ModelConfig:
 
     source: str
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """What fills the regression matrix.
-
-    tasks: names; every stage's checkpoint gets a row over all of them. dev/test: prompts per task and split. samples: rollouts a
-    prompt. start: also evaluate the model that the run starts from. temperature, top_p, max_new_tokens: how to sample
-    (max_new_tokens is the budget of a whole rollout, all turns together).
-    """
-
-    tasks: tuple[str, ...] = ()
-    dev: int = 100
-    test: int = 200
-    samples: int = 1
-    start: bool = False
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_new_tokens: int = 192
-    rollouts_kept: int = 6
-
-    def __post_init__(self) -> None:
-        for name in ("dev", "test", "rollouts_kept"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} = {getattr(self, name)} must be 0 or more")
-        for name in ("samples", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)} must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -115,6 +88,14 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
     return dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
+
+
+def parse_overrides(name: str, source: str, tasks: Sequence[str], overrides: Sequence[str]) -> Recipe:
+    """A recipe without stages, for evaluating a model: everything else comes from overrides."""
+    table: dict[str, Any] = {"name": name, "model": {"source": source}, "eval": {"tasks": list(tasks)}}
+    for override in overrides:
+        _override(table, override)
+    return parse_recipe(table)
 
 
 def to_json(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ import numpy as np
 
 from cascade_rl.checkpoint import State, drop_state, load_state, save_state
 from cascade_rl.errors import Interrupted
-from cascade_rl.model.policy import Policy
 from cascade_rl.model.optim import AdamW
+from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
-from cascade_rl.observe.log import JsonLog
-from cascade_rl.observe.progress import Progress
+from cascade_rl.observe.log import Log
+from cascade_rl.observe.progress import Bar
 from cascade_rl.protocols import Task
 from cascade_rl.run import StageDir, folder_atomic, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
@@ -45,13 +46,13 @@ class StageContext:
     tasks: Mapping[str, Task]
     renderer: Renderer
     lineage: Mapping[str, Any]
-    progress_for: Callable[[str, int, int], Progress]
+    progress_for: Callable[[str, int, int], AbstractContextManager[Bar]]
     stop: Callable[[], bool]
     how_to_go_on: str
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
-    _metrics: JsonLog | None = None
-    _timing: JsonLog | None = None
+    _metrics: Log | None = None
+    _timing: Log | None = None
     _clock: float = 0.0
 
     # --- data -----------------------------------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ class StageContext:
         """Puts back the last saved state, cuts the logs to it, and gives the number of steps already done (0 on a fresh start)."""
         self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
-        self._metrics, self._timing = JsonLog(self.dir.metrics), JsonLog(self.dir.timing)
+        self._metrics, self._timing = Log(self.dir.metrics), Log(self.dir.timing)
         self._clock = time.perf_counter()
         if state is None:
             self._metrics.truncate_to(0)
@@ -100,7 +101,7 @@ class StageContext:
         self._timing.write({"step": step, "seconds": round(now - self._clock, 4)})
         self._clock = now
 
-    def progress(self, total: int, first: int) -> Progress:
+    def progress(self, total: int, first: int) -> AbstractContextManager[Bar]:
         return self.progress_for(self.name, total, first)
 
     def note(self, text: str) -> None:
@@ -120,7 +121,7 @@ class StageContext:
         assert self._metrics is not None and self._timing is not None
         self._metrics.sync()
         cursor = {"feed": feed.cursor(), "metrics_bytes": self._metrics.position(), "timing_bytes": self._timing.position()}
-        tensors = {"weights": policy.master_weights(), "optim": optim.state()}
+        tensors = {"weights": policy.weights(), "optim": optim.state()}
         save_state(self.dir, State(step=step, tensors=tensors, cursor=cursor))
 
     def finish(self, policy: Policy, totals: Mapping[str, Any]) -> None:

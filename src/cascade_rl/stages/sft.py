@@ -1,7 +1,7 @@
 """Supervised fine-tuning: packed conversations, loss on what the assistant wrote."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import DataError
 from cascade_rl.records import Sample
@@ -52,6 +52,8 @@ class SFT:
     compile            torch.compile each layer: faster steps after a slow start.
     save_every         steps between saved states (0: only at the end).
     """
+
+    NOT_IN_FINGERPRINT: ClassVar = ("save_every",)  # changes nothing that a checkpoint holds
 
     name: str = "sft"
     data: tuple[Source, ...] = ()

@@ -1,0 +1,54 @@
+"""A conversation with a checkpoint on the terminal: what one does by hand to see what a number means."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from cascade_rl.errors import CascadeError
+from cascade_rl.model.render import RenderConfig, load_renderer
+from cascade_rl.model.sources import load_tokenizer
+from cascade_rl.records import Message, SamplingParams
+from cascade_rl.sample.local import LocalSampler
+from cascade_rl.seeds import derive_seed
+
+HELP = "/think on|off, /reset, /quit; anything else is said to the model"
+
+
+def talk(folder: Path, params: SamplingParams, *, thinking: bool, system: str, seed: int) -> None:
+    """Reads lines until end of file or /quit. The same seed and words give the same answers."""
+    console = Console(highlight=False)
+    renderer = load_renderer(load_tokenizer(folder), RenderConfig())
+    sampler = LocalSampler(folder)
+    params = replace(params, stop_ids=renderer.stop_ids)
+    opening = [Message("system", system)] if system else []
+    messages = list(opening)
+    console.print(f"{folder.name}: {HELP}", style="dim")
+    while True:
+        try:
+            line = console.input("[bold]you[/bold] ").strip()
+        except EOFError:
+            return
+        if line == "/quit":
+            return
+        if line == "/reset":
+            messages = list(opening)
+        elif line in ("/think on", "/think off"):
+            thinking = line.endswith("on")
+        elif line.startswith("/"):
+            console.print(HELP, style="dim")
+        elif line:
+            messages.append(Message("user", line))
+            try:
+                ids = renderer.prompt(messages, (), thinking)
+                turn = sampler.sample([ids], 1, params, [derive_seed(seed, len(messages))])[0][0]
+            except CascadeError as error:
+                console.print(f"error: {error}", style="red", markup=False)
+                messages.pop()
+                continue
+            answer = renderer.parse(turn.answer_ids, (), thinking).message
+            if answer.thinking:
+                console.print(answer.thinking.strip(), style="dim italic", markup=False)
+            ending = "" if turn.finish == "stop" else " [cut at max-new-tokens]"
+            console.print(answer.content + ending, markup=False)
+            messages.append(answer)

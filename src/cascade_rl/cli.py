@@ -1,0 +1,154 @@
+"""The `cascade` command: thin verbs over the rooms below. Nothing heavy is imported before a verb needs it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cascade_rl import __version__
+from cascade_rl.errors import CascadeError, Interrupted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb. Exit status: 0 done, 1 an error that the message explains, 2 wrong usage, 130 interrupted and saved."""
+    args = _parser().parse_args(argv)
+    try:
+        args.verb(args)
+        return 0
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return 130
+    except CascadeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped at once; the last saved state counts", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output left (cascade plan | head)
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cascade", description="One recipe, one command, a whole post-training cascade for language models."
+    )
+    parser.add_argument("--version", action="version", version=f"cascade-rl {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    def verb(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=text)
+        added.set_defaults(verb=run)
+        return added
+
+    def recipe_options(added: argparse.ArgumentParser) -> None:
+        added.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
+        added.add_argument("--run", type=Path, metavar="FOLDER", help="where the run lives (default: runs/RECIPE-NAME)")
+        added.add_argument("--from", dest="start_from", metavar="STAGE", help="run this stage and later ones again")
+        added.add_argument("--only", metavar="STAGE", help="stop after this stage; earlier ones must be done")
+        set_option(added)
+
+    def set_option(added: argparse.ArgumentParser) -> None:
+        added.add_argument("--set", action="append", default=[], metavar="WHERE.KEY=VALUE", help="for example sft.steps=100")
+
+    recipe_options(verb("run", _run, "Run a recipe: every stage that is not done, a matrix row after each, then the report."))
+    recipe_options(verb("plan", _plan, "Show stages, effective values, and what would run or be skipped; start nothing."))
+
+    evaluate = verb("eval", _eval, "Evaluate a model folder (or a run's last checkpoint) on tasks.")
+    evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    evaluate.add_argument("--tasks", required=True, metavar="NAME[,NAME...]", help="task names; settings by --set tasks.NAME.key=...")
+    evaluate.add_argument("--recipe", type=Path, help="take tasks, format and eval settings from this recipe")
+    evaluate.add_argument("--split", choices=("dev", "test"), default="test")
+    evaluate.add_argument("--out", type=Path, metavar="FOLDER", help="where rows and scores go (default: runs/eval-NAME)")
+    set_option(evaluate)
+
+    chat = verb("chat", _chat, "Talk to a checkpoint.")
+    chat.add_argument("checkpoint", type=Path, metavar="RUN_OR_FOLDER")
+    chat.add_argument("--no-thinking", action="store_true", help="answer without reasoning")
+    chat.add_argument("--system", default="", help="a system message")
+    chat.add_argument("--temperature", type=float, default=1.0)
+    chat.add_argument("--max-new-tokens", type=int, default=512)
+    chat.add_argument("--seed", type=int, default=0)
+
+    report = verb("report", _report, "Draw the report of a run again.")
+    report.add_argument("run", type=Path, metavar="RUN")
+
+    fetch = verb("fetch", _fetch, "Fetch a model that needs preparing, once, into the cache.")
+    fetch.add_argument("model", choices=("nano", "smollm2"))
+    return parser
+
+
+# --- verbs --------------------------------------------------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> None:
+    from cascade_rl.pipeline import run_recipe
+    from cascade_rl.recipe import load_recipe
+
+    recipe = load_recipe(args.recipe, args.set)
+    again = " ".join(["cascade run", str(args.recipe), *(["--run", str(args.run)] if args.run else []), *_set_words(args.set)])
+    run_recipe(recipe, _run_folder(args), start_from=args.start_from, only=args.only, how_to_go_on=again)
+
+
+def _set_words(overrides: Sequence[str]) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def _run_folder(args: argparse.Namespace) -> Path:
+    return args.run or Path("runs") / args.recipe.stem
+
+
+def _plan(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from cascade_rl.pipeline import make_plan
+    from cascade_rl.recipe import load_recipe, to_json
+
+    recipe = load_recipe(args.recipe, args.set)
+    plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
+    words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
+    console = Console(highlight=False)
+    console.print(f"[bold]{recipe.name}[/bold]  model {recipe.model.source}, seed {recipe.seed}, run folder {_run_folder(args)}")
+    for item in plan:
+        console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {words[item.outlook]}")
+        console.print(f"   {item.stage.arithmetic()}")
+        for key, value in to_json(item.stage).items():
+            console.print(f"   {key} = {value}", markup=False)
+    told = to_json(recipe.eval)
+    console.print("\n[bold]eval[/bold]  " + ", ".join(f"{key} = {value}" for key, value in told.items() if key != "tasks"))
+    console.print(f"   tasks: {', '.join(recipe.eval.tasks) or 'none'}", markup=False)
+
+
+def _eval(args: argparse.Namespace) -> None:
+    from cascade_rl.pipeline import evaluate_folder
+    from cascade_rl.recipe import load_recipe, parse_overrides
+
+    names = [name for name in args.tasks.split(",") if name]
+    recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("eval", str(args.checkpoint), names, args.set)
+    evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
+
+
+def _chat(args: argparse.Namespace) -> None:
+    from cascade_rl.chat import talk
+    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.records import SamplingParams
+
+    params = SamplingParams(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
+    talk(find_checkpoint(args.checkpoint), params, thinking=not args.no_thinking, system=args.system, seed=args.seed)
+
+
+def _report(args: argparse.Namespace) -> None:
+    from cascade_rl.observe.report import build
+
+    print(f"report: {build(args.run)}")
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    from cascade_rl.model.sources import resolve
+    from cascade_rl.tasks.nano import corpus
+
+    print(f"{args.model}: {resolve(args.model, corpus)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

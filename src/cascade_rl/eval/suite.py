@@ -1,0 +1,132 @@
+"""Fills a checkpoint's row of the matrix: sample, grade, record, task by task; a task already recorded is not asked again."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.eval.matrix import Matrix, evaluate
+from cascade_rl.observe.log import rollout_row
+from cascade_rl.observe.progress import progress
+from cascade_rl.protocols import Task
+from cascade_rl.records import Group, Prompt, SamplingParams, Split
+from cascade_rl.run import RunDir, read_json, write_atomic, write_json
+from cascade_rl.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from cascade_rl.model.render import Renderer
+    from cascade_rl.sample.local import LocalSampler
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """What fills the regression matrix.
+
+    tasks           names; every stage's checkpoint gets a row over all of them.
+    dev, test       prompts per task and split (0: the split is left out); after each stage dev, at the end test.
+    samples         rollouts a prompt.
+    start           also evaluate the model that the run starts from.
+    temperature, top_p, max_new_tokens   how to sample; max_new_tokens is the budget of a whole rollout, all its turns together.
+    rollouts_kept   prompts per task whose rollouts are kept to read in the report.
+    """
+
+    tasks: tuple[str, ...] = ()
+    dev: int = 100
+    test: int = 200
+    samples: int = 1
+    start: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 192
+    rollouts_kept: int = 6
+
+    def __post_init__(self) -> None:
+        for name in ("dev", "test", "rollouts_kept"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} = {getattr(self, name)} must be 0 or more")
+        if self.samples < 1:
+            raise ValueError(f"samples = {self.samples} must be at least 1")
+        self.sampling()
+
+    def sampling(self) -> SamplingParams:
+        """Raises ValueError for values that cannot be sampled with."""
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_new_tokens)
+
+    def num_prompts(self, split: Split) -> int:
+        return {"dev": self.dev, "test": self.test}[split]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tasks, format and settings that every checkpoint of a run is measured with."""
+
+    config: EvalConfig
+    tasks: Mapping[str, Task]
+    renderer: "Renderer"
+    run: RunDir
+    dtype: str
+    seed: int
+
+    def fingerprint(self, task: str, split: Split, shown: Any) -> str:
+        """Of everything a cell of the matrix depends on besides the weights; `shown` is the task as JSON values."""
+        settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start")}
+        told = [settings, self.config.num_prompts(split), self.dtype, self.seed, task, shown]
+        return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def prompts(self, task: str, split: Split) -> Sequence[Prompt]:
+        return self.tasks[task].prompts(split)[: self.config.num_prompts(split)]
+
+    def measure(self, folder: Path, stage: str, checkpoint: str, split: Split, stop: Callable[[], bool]) -> bool:
+        """Evaluates the checkpoint in `folder` on the tasks not yet recorded; False when `stop` ended it early."""
+        if not self.config.num_prompts(split) or not self.config.tasks:
+            return True
+        ledger = self.run.evals / f"{checkpoint}.{split}.done.json"
+        recorded = read_json(ledger) if ledger.exists() else {}
+        wanted = {task: self.fingerprint(task, split, asdict(self.tasks[task])) for task in self.config.tasks}  # type: ignore[call-overload]
+        open_tasks = [task for task in self.config.tasks if recorded.get(task) != wanted[task]]
+        if not open_tasks:
+            return True
+        from cascade_rl.sample.local import LocalSampler
+
+        sampler = LocalSampler(folder, dtype=self.dtype)
+        with progress(f"{stage}: {split}", len(open_tasks)) as bar:
+            for number, task in enumerate(open_tasks, 1):
+                if stop():
+                    return False
+                groups = self.ask(sampler, task, split)
+                Matrix.load(self.run.root).add(evaluate(groups, stage=stage, checkpoint=checkpoint, split=split))
+                self._keep_rollouts(groups, stage, checkpoint, task, split)
+                recorded = {**recorded, task: wanted[task]}
+                write_json(ledger, recorded)
+                scores = [reward.value for group in groups for reward in group.rewards if reward.value is not None]
+                tokens = sum(r.num_sampled for group in groups for r in group.rollouts)
+                bar.step(number, {task: sum(scores) / len(scores)} if scores else {}, tokens=tokens)
+        return True
+
+    def ask(self, sampler: "LocalSampler", task: str, split: Split) -> list[Group]:
+        """Sampled and graded groups of one task. The seed depends on the prompt alone, so checkpoints meet the same luck."""
+        seed = derive_seed(self.seed, "eval", split)
+        prompts = self.prompts(task, split)
+        groups = rollout_groups(sampler, self, prompts, seed)
+        return groups
+
+    def _keep_rollouts(self, groups: Sequence[Group], stage: str, checkpoint: str, task: str, split: Split) -> None:
+        """RUN/eval/<checkpoint>.<split>.rollouts/<task>.jsonl: a few rollouts to read, token by token."""
+        decode = self.renderer.tokenizer.decode
+        rows = [
+            rollout_row(group, index, decode, stage=stage)
+            for group in groups[: self.config.rollouts_kept]
+            for index in range(len(group.rollouts))
+        ]
+        place = self.run.evals / f"{checkpoint}.{split}.rollouts" / f"{task}.jsonl"
+        write_atomic(place, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def rollout_groups(sampler: "LocalSampler", suite: Suite, prompts: Sequence[Prompt], seed: int) -> list[Group]:
+    from cascade_rl.sample.rollout import grade_all, rollout
+
+    config = suite.config
+    groups = rollout(sampler, suite.renderer, suite.tasks, prompts, config.samples, config.sampling(), seed)
+    return grade_all(groups, suite.tasks)

@@ -1,0 +1,306 @@
+"""The pipeline walks a recipe's stages: skip what is done, go on with what is not, evaluate, and draw the report.
+
+A stage's fingerprint covers its settings, the tasks and files it reads, and its parent's fingerprint. So editing stage 5 makes
+stage 5 and later ones new, and nothing before.
+"""
+
+import dataclasses
+import hashlib
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
+from cascade_rl.recipe import Recipe, to_json
+from cascade_rl.run import RunDir, StageDir, read_json, sweep_temporary, write_json
+from cascade_rl.seeds import derive_seed
+
+Outlook = Literal["done", "resume", "run"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage with its place in the run. outlook: "done" (skipped), "resume" (a saved state is there), or "run"."""
+
+    index: int
+    stage: Any
+    fingerprint: str
+    dir: StageDir
+    outlook: Outlook
+
+    @property
+    def checkpoint_name(self) -> str:
+        return self.dir.root.name
+
+
+# --- fingerprints and plan ----------------------------------------------------------------------------------------------------------
+
+
+def digest(value: Any) -> str:
+    """Eight hex digits of the SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
+
+
+def start_fingerprint(recipe: Recipe) -> str:
+    """Of what the first stage starts from: the model (by content, where it is a folder), precision, format and seed."""
+    source = recipe.model.source
+    if Path(source).is_dir():
+        from cascade_rl.model.sources import fingerprint
+
+        source = fingerprint(Path(source))
+    told = to_json(recipe)
+    return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
+
+
+def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
+    settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
+    tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
+    files = {path: _file_digest(path, stage.name) for path in stage.files()}
+    return digest({"parent": parent, "stage": settings, "tasks": tasks, "files": files})
+
+
+def _file_digest(path: str, stage: str) -> str:
+    place = Path(path)
+    if place.is_file():
+        with open(place, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    if place.is_absolute() or place.suffix or path.startswith("."):
+        raise RecipeError(f'stage "{stage}": rows file {path} does not exist; paths are relative to the folder you start from')
+    return path  # a hub id: known by its name
+
+
+def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: str | None = None) -> list[Planned]:
+    """What `cascade run` would do, in order; starts and writes nothing."""
+    names = [stage.name for stage in recipe.stages]
+    for option, name in (("--from", start_from), ("--only", only)):
+        if name is not None and name not in names:
+            raise RecipeError(unknown(f"{option}: stage", name, names))
+    run, parent, again = RunDir(root), start_fingerprint(recipe), False
+    planned = []
+    for index, stage in enumerate(recipe.stages, 1):
+        parent = stage_fingerprint(recipe, stage, parent)
+        place = run.stage(index, stage.name, parent)
+        again = again or stage.name == start_from
+        outlook: Outlook = "run"
+        if not again:
+            outlook = "done" if place.done else "resume" if any(place.state.glob("step-*")) else "run"
+        planned.append(Planned(index, stage, parent, place, outlook))
+    if only is not None:
+        chosen = names.index(only)
+        missing = [item.stage.name for item in planned[:chosen] if item.outlook != "done"]
+        if missing:
+            raise RecipeError(f'--only {only}: earlier stages are not done: {", ".join(missing)}; run them first')
+        planned = planned[: chosen + 1]
+    return planned
+
+
+# --- the run ------------------------------------------------------------------------------------------------------------------------
+
+
+def run_recipe(
+    recipe: Recipe,
+    root: Path,
+    *,
+    start_from: str | None = None,
+    only: str | None = None,
+    say: Callable[[str], None] = print,
+    how_to_go_on: str = "the same command",
+) -> RunDir:
+    """Runs every stage that is not done, with a row of the matrix after each, and test rows and the report at the end.
+
+    Bad data and unknown names raise before any work is spent. Ctrl-C saves the running stage and raises Interrupted.
+    """
+    plan = make_plan(recipe, root, start_from, only)
+    _check_data(recipe)
+    run = RunDir(root)
+    with run.lock(), _stop_on_interrupt(say) as stop:
+        write_json(run.recipe, resolved(recipe))
+        walk = _Walk(recipe, run, plan, stop, say, how_to_go_on)
+        walk.all_stages(start_from)
+        walk.test_rows()
+        walk.report()
+    return run
+
+
+def resolved(recipe: Recipe) -> dict[str, Any]:
+    """Every effective value, plus the optimizer arithmetic and the fingerprint of each stage."""
+    told = to_json(recipe)
+    parent = start_fingerprint(recipe)
+    told["start_fingerprint"] = parent
+    for stage, shown in zip(recipe.stages, told["stages"], strict=True):
+        parent = stage_fingerprint(recipe, stage, parent)
+        shown |= {"fingerprint": parent, "arithmetic": stage.arithmetic()}
+    return told
+
+
+def _check_data(recipe: Recipe) -> None:
+    """Reads every task that will be asked later, so that a missing file or a bad row is an error now."""
+    for name in recipe.eval.tasks:
+        for split, wanted in (("dev", recipe.eval.dev), ("test", recipe.eval.test)):
+            if wanted and not recipe.tasks[name].prompts(split):
+                raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+    for stage in recipe.stages:
+        for name in stage.task_names():
+            if not recipe.tasks[name].prompts("train"):
+                raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+
+
+@contextmanager
+def _stop_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks the stage to save and stop; a second one stops at once."""
+    asked = False
+
+    def ask(signum: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        say("stopping after this step; once more to stop at once (then the last saved state counts)")
+
+    try:
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not the main thread: whoever runs us there owns the signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass
+class _Walk:
+    """One pass over the plan: the model in hand, and what has been evaluated so far."""
+
+    recipe: Recipe
+    run: RunDir
+    plan: Sequence[Planned]
+    stop: Callable[[], bool]
+    say: Callable[[str], None]
+    how_to_go_on: str
+
+    def __post_init__(self) -> None:
+        from cascade_rl.eval.matrix import Matrix
+        from cascade_rl.eval.suite import Suite
+        from cascade_rl.model.render import load_renderer
+        from cascade_rl.model.sources import load_tokenizer, resolve
+        from cascade_rl.tasks.nano import corpus
+
+        self.start = resolve(self.recipe.model.source, corpus)
+        self.renderer = load_renderer(load_tokenizer(self.start), self.recipe.render)
+        self.suite = Suite(
+            self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed
+        )
+        self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
+        names = [self.start_name, *(item.checkpoint_name for item in self.plan)]
+        Matrix.load(self.run.root).keep(names)
+
+    def all_stages(self, start_from: str | None) -> None:
+        if self.recipe.eval.start:
+            self.evaluate("start", self.start_name, self.start, "dev")
+        folder, parent = self.start, start_fingerprint(self.recipe)
+        for item in self.plan:
+            if item.outlook == "done":
+                self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
+            else:
+                self._run_stage(item, folder, parent)
+            folder, parent = item.dir.checkpoint, item.fingerprint
+            self.evaluate(item.stage.name, item.checkpoint_name, folder, "dev")
+
+    def _run_stage(self, item: Planned, start: Path, parent: str) -> None:
+        from cascade_rl.observe.progress import progress
+        from cascade_rl.stages.context import StageContext
+
+        if item.outlook == "run" and item.dir.root.exists():
+            _set_aside(item.dir)
+        item.dir.root.mkdir(parents=True, exist_ok=True)
+        sweep_temporary(item.dir.root)
+        self.say(f'stage "{item.stage.name}": {item.stage.arithmetic()}')
+        ctx = StageContext(
+            name=item.stage.name,
+            start=start,
+            dir=item.dir,
+            seed=derive_seed(self.recipe.seed, item.stage.name),
+            dtype=self.recipe.model.dtype,
+            tasks=self.recipe.tasks,
+            renderer=self.renderer,
+            lineage={"stage": item.stage.name, "fingerprint": item.fingerprint, "parent": parent, "start": start.name},
+            progress_for=progress,
+            stop=self.stop,
+            how_to_go_on=self.how_to_go_on,
+            say=self.say,
+        )
+        item.stage.run(ctx)
+
+    def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Literal["dev", "test"]) -> None:
+        if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
+            raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
+
+    def test_rows(self) -> None:
+        """Every checkpoint on the test split, once all stages are done: no choice was made with these numbers."""
+        if self.recipe.eval.start:
+            self.evaluate("start", self.start_name, self.start, "test")
+        for item in self.plan:
+            self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
+
+    def report(self) -> None:
+        from cascade_rl.eval.matrix import Matrix
+        from cascade_rl.observe.tables import print_matrix
+        from cascade_rl.observe.report import build
+
+        matrix = Matrix.load(self.run.root)
+        for split in ("dev", "test"):
+            if matrix.checkpoints(split):
+                print_matrix(matrix, split)
+        build(self.run.root)
+        self.say(f"report: {self.run.report}")
+
+
+def _set_aside(stage: StageDir) -> None:
+    """A stage that is run again keeps its old folder under another name: nothing is lost."""
+    number = 1
+    while (aside := stage.root.with_name(f"old{number}-{stage.root.name}")).exists():
+        number += 1
+    stage.root.rename(aside)
+
+
+def find_checkpoint(place: Path) -> Path:
+    """The model folder meant by a path: itself, a stage folder's checkpoint, or the last finished stage of a run."""
+    if (place / "config.json").is_file():
+        return place
+    if (place / "checkpoint" / "config.json").is_file():
+        return place / "checkpoint"
+    run = RunDir(place)
+    if run.recipe.is_file():
+        stages = read_json(run.recipe)["stages"]
+        places = [run.stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(stages, 1)]
+        if done := [stage for stage in places if stage.done]:
+            return done[-1].checkpoint
+    raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
+
+
+def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Literal["dev", "test"], out: Path | None) -> None:
+    """`cascade eval`: rows of one checkpoint in a folder of their own, with the recipe's tasks, format and eval settings."""
+    from cascade_rl.eval.matrix import Matrix
+    from cascade_rl.eval.suite import Suite
+    from cascade_rl.model.render import load_renderer
+    from cascade_rl.model.sources import load_tokenizer
+    from cascade_rl.observe.tables import print_matrix
+
+    for name in tasks:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    folder = find_checkpoint(place)
+    run = RunDir(out or Path("runs") / f"eval-{place.resolve().name}")
+    config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
+    renderer = load_renderer(load_tokenizer(folder), recipe.render)
+    suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
+    with run.lock(), _stop_on_interrupt(print) as stop:
+        if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
+            raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")
+    print_matrix(Matrix.load(run.root), split)
+    print(f"rows and scores: {run.root}")

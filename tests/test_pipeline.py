@@ -1,0 +1,214 @@
+"""End to end on a very small recipe: run, skip, edit, interrupt, kill and resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cascade_rl.errors import RecipeError, RunError
+from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
+from cascade_rl.recipe import load_recipe
+from cascade_rl.run import RunDir
+from tests.model.tiny import make_tiny
+
+RECIPE = """
+name = "tiny"
+[model]
+source = "{source}"
+dtype = "float32"
+[eval]
+tasks = ["sums", "letters"]
+dev = 6
+test = 5
+samples = 2
+max_new_tokens = 8
+rollouts_kept = 2
+[tasks.sums]
+kind = "nano.math"
+num_train = 40
+num_dev = 6
+num_test = 5
+[tasks.letters]
+kind = "nano.choice"
+num_train = 40
+num_dev = 6
+num_test = 5
+[[stage]]
+kind = "sft"
+name = "first"
+steps = 5
+batch_size = 1
+pack_tokens = 700
+save_every = 2
+data = [{{ task = "sums" }}, {{ task = "letters" }}]
+[[stage]]
+kind = "sft"
+name = "second"
+steps = 3
+batch_size = 1
+pack_tokens = 700
+save_every = 2
+data = [{{ task = "sums" }}]
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    source = make_tiny("qwen3", folder / "model", max_position_embeddings=1024)
+    path = folder / "tiny.toml"
+    path.write_text(RECIPE.format(source=source))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the recipe from start to end, in a process of its own; with the counts of its kill points."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    done = kill_at("none", recipe_file, run)
+    assert done.returncode == 0, done.stderr
+    (run / "counts").write_text(done.stdout.split("COUNTS ")[1])
+    return run
+
+
+def kill_at(point: str, recipe: Path, run: Path) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("kill_at.py")
+    return subprocess.run(
+        [sys.executable, str(script), point, str(recipe), str(run)], capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def results(run: Path) -> dict[str, bytes]:
+    """Everything that must not depend on interruptions: weights, metrics, matrix, per-prompt scores, rollouts, lineage."""
+    kept = ("*.safetensors", "metrics.jsonl", "matrix.json", "lineage.json", "eval/**/*.json", "eval/**/*.jsonl")
+    files = {file for pattern in kept for file in run.rglob(pattern) if file.is_file()}
+    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(files)}
+
+
+def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:
+    run = RunDir(finished)
+    told = json.loads(run.recipe.read_text())
+    for index, stage in enumerate(told["stages"], 1):
+        place = run.stage(index, stage["name"], stage["fingerprint"])
+        assert place.done
+        assert (place.checkpoint / "model.safetensors").is_file()
+        assert not place.state.exists()  # dead weight once the checkpoint is there
+        lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, stage["steps"] + 1))
+        assert len(place.timing.read_text().splitlines()) == stage["steps"]
+        assert json.loads(place.lineage.read_text())["parent"]
+    rows = json.loads(run.matrix.read_text())["rows"]
+    cells = {(row["stage"], row["task"], row["split"]) for row in rows if row["metric"] == "accuracy"}
+    assert cells == {(s, t, x) for s in ("first", "second") for t in ("sums", "letters") for x in ("dev", "test")}
+    assert {row["n"] for row in rows if row["split"] == "dev"} == {6}
+    assert "<html" in run.report.read_text()
+
+
+def test_the_checkpoint_loads_with_transformers_alone_and_agrees_with_our_sampler(finished: Path) -> None:
+    code = (
+        "import sys, json; from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "m = AutoModelForCausalLM.from_pretrained(sys.argv[1]); t = AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "x = t.apply_chat_template([{'role': 'user', 'content': '2+3?'}], add_generation_prompt=True, return_tensors='pt',"
+        " enable_thinking=True, return_dict=True)\n"
+        "y = m.generate(**x, max_new_tokens=12, do_sample=False)\n"
+        "assert 'cascade_rl' not in sys.modules\n"
+        "print(json.dumps([x['input_ids'][0].tolist(), y[0, x['input_ids'].shape[1]:].tolist()]))\n"
+    )
+    folder = find_checkpoint(finished)
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    prompt_ids, expected = json.loads(done.stdout)
+
+    from cascade_rl.model.render import RenderConfig, load_renderer
+    from cascade_rl.model.sources import load_tokenizer
+    from cascade_rl.records import Message, SamplingParams
+    from cascade_rl.sample.local import LocalSampler
+
+    renderer = load_renderer(load_tokenizer(folder), RenderConfig())
+    assert renderer.prompt([Message("user", "2+3?")], (), True) == prompt_ids
+    params = SamplingParams(temperature=0, max_new_tokens=12, stop_ids=renderer.stop_ids)
+    turn = LocalSampler(folder, dtype="float32").sample([prompt_ids], 1, params, [0])[0][0]
+    assert list(turn.answer_ids) == expected
+
+
+def test_what_is_done_is_skipped_and_an_edit_reruns_that_stage_and_later(recipe_file: Path, finished: Path) -> None:
+    outlook = {item.stage.name: item.outlook for item in make_plan(load_recipe(recipe_file), finished)}
+    assert outlook == {"first": "done", "second": "done"}
+    edited = load_recipe(recipe_file, ["second.learning_rate=2e-5"])
+    assert [item.outlook for item in make_plan(edited, finished)] == ["done", "run"]
+    edited = load_recipe(recipe_file, ["first.learning_rate=2e-5"])
+    assert [item.outlook for item in make_plan(edited, finished)] == ["run", "run"]
+    again = make_plan(load_recipe(recipe_file), finished, start_from="second")
+    assert [item.outlook for item in again] == ["done", "run"]
+    before = results(finished)
+    said: list[str] = []
+    run_recipe(load_recipe(recipe_file), finished, say=said.append)
+    assert results(finished) == before
+    assert sum("skipped" in line for line in said) == 2
+
+
+def test_from_and_only(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    with pytest.raises(RecipeError, match='did you mean "second"'):
+        make_plan(recipe, finished, start_from="secnd")
+    with pytest.raises(RecipeError, match="earlier stages are not done: first"):
+        make_plan(recipe, tmp_path / "new", only="second")
+    run = tmp_path / "only"
+    run_recipe(recipe, run, only="first", say=lambda text: None)
+    assert [folder.name[:8] for folder in (run / "stages").iterdir()] == ["01-first"]
+    run_recipe(recipe, run, only="first", start_from="first", say=lambda text: None)
+    names = sorted(folder.name[:9] for folder in (run / "stages").iterdir())
+    assert names == ["01-first-", "old1-01-f"]  # nothing is lost
+
+
+def test_two_runs_in_one_folder_are_refused(recipe_file: Path, finished: Path) -> None:
+    with RunDir(finished).lock(), pytest.raises(RunError, match="another process"):
+        run_recipe(load_recipe(recipe_file), finished, say=lambda text: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["step", "state", "between", "checkpoint", "done", "row", "late"])
+def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    """Invariant 2. Renames, in order: recipe, two states, checkpoint, lineage and DONE of the first stage, its rows, and so on."""
+    renames, logs = map(int, (finished / "counts").read_text().split())
+    assert logs == 16  # 8 steps, one line each in metrics and timing
+    point = {
+        "step": "log:7",  # in the fourth step, after a saved state
+        "state": "replace:5",  # while the second state is being written
+        "between": "replace:12",  # after the first stage, among its rows
+        "checkpoint": "replace:6",
+        "done": "replace:8",
+        "row": "replace:14",
+        "late": f"replace:{renames - 2}",
+    }[place]
+    run = tmp_path / "killed"
+    killed = kill_at(point, recipe_file, run)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = kill_at("none", recipe_file, run)
+    assert resumed.returncode == 0, resumed.stderr
+    whole, again = results(finished), results(run)
+    assert whole.keys() == again.keys()
+    assert [name for name in whole if whole[name] != again[name]] == []
+    assert not list(run.rglob(".*.tmp"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "stopped"
+    command = [sys.executable, "-m", "cascade_rl.cli", "run", str(recipe_file), "--run", str(run), "--set", "first.save_every=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    deadline = time.monotonic() + 120
+    while not list(run.glob("stages/*/metrics.jsonl")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert f"go on with: cascade run {recipe_file} --run {run} --set first.save_every=0" in errors
+    resumed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    whole, again = results(finished), results(run)
+    assert [name for name in whole if whole[name] != again.get(name)] == []
