@@ -1,0 +1,148 @@
+"""What the nine tasks share: drawing questions, keeping the splits apart, and the first lines of every verdict.
+
+A task *draws* questions from a seeded stream. The hash of what makes a question the same question (its `key`: the two numbers of
+a sum, not the name of the child that adds them) decides its split, so no split can ever hold a question of another one, whatever
+the seed or the sizes asked for.
+"""
+
+import functools
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from cascade_rl.errors import DataError, RecipeError, unknown
+from cascade_rl.protocols import Tools
+from cascade_rl.records import Message, Prompt, Reward, Rollout, Split
+
+MAX_ANSWER_CHARS = 4_000  # no gold answer is a tenth as long; what is longer is judged unread, so that no parser meets a megabyte
+_TRIES_PER_PROMPT = 200
+_SHARES: dict[Split, tuple[int, int]] = {"train": (0, 80), "dev": (80, 90), "test": (90, 100)}  # percent of all keys
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A question that has no number yet: `Draft(key=["add", 2, 3], question="2 + 3?", gold=(Message(...),), reference=5)`.
+
+    key: JSON values that are equal for two drafts when they ask the same question; the text of the question decides it, so that
+    no two splits share a text.
+    """
+
+    key: Any
+    question: str
+    gold: tuple[Message, ...]
+    reference: Any
+    thinking: bool
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+def split_of(key: Any) -> Split:
+    """The split that a question belongs to: 80% train, 10% dev, 10% test, by a hash of its key."""
+    digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).digest()
+    percent = int.from_bytes(digest) % 100
+    return next(split for split, (low, high) in _SHARES.items() if low <= percent < high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NanoTask:
+    """Settings and behaviour common to the nine tasks; a subclass draws questions and judges answers.
+
+    num_train, num_dev, num_test: prompts in each split. seed: another seed draws other questions of the same splits.
+    thinking: whether demonstrations (and so prompts) carry reasoning, where the task has any.
+    name, domain: labels, as the matrix shows them.
+    """
+
+    num_train: int = 4_000
+    num_dev: int = 200
+    num_test: int = 200
+    seed: int = 0
+    thinking: bool = True
+
+    name: str = ""
+    domain: str = ""
+    metric: ClassVar[str] = "accuracy"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.startswith("num_") and (not isinstance(value, int) or value < 0):
+                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be a whole number, 0 or more')
+            if field.name.endswith("_share") and not 0 <= value <= 1:
+                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be between 0 and 1')
+
+    @property
+    def max_turns(self) -> int:
+        return 1
+
+    def prompts(self, split: Split) -> Sequence[Prompt]:
+        """The prompts of a split; made at first use, then kept."""
+        return _prompts(self, split)
+
+    def open_tools(self, prompt: Prompt) -> Tools | None:
+        return None
+
+    async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
+        """1 or 0 (or what `judge` says) with the reason; an empty or oversized answer is 0 before anything reads it."""
+        answer = rollout.answer
+        if not answer.strip():
+            return Reward(0.0, why="no answer")
+        if len(answer) > MAX_ANSWER_CHARS:
+            return Reward(0.0, why=f"an answer of {len(answer):,} characters; at most {MAX_ANSWER_CHARS:,} are read")
+        return self.judge(rollout, answer, tools)
+
+    def draw(self, rng: random.Random) -> Draft:
+        """One question, from any split."""
+        raise NotImplementedError
+
+    def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
+        """The verdict on a non-empty answer of bounded length."""
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=128)
+def _prompts(task: NanoTask, split: Split) -> tuple[Prompt, ...]:
+    sizes = {"train": task.num_train, "dev": task.num_dev, "test": task.num_test}
+    if split not in sizes:
+        raise DataError(unknown(f'task "{task.name}": split', split, sizes))
+    rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
+    seen: set[str] = set()  # of question and reference: two databases may be asked the same thing
+    prompts: list[Prompt] = []
+    tries = 0
+    while len(prompts) < sizes[split]:
+        tries += 1
+        if tries > _TRIES_PER_PROMPT * sizes[split]:
+            raise DataError(
+                f'task "{task.name}": only {len(prompts)} different prompts found for split "{split}" of {sizes[split]}'
+                f"; ask for fewer (num_{split}) or make the task larger with its other settings"
+            )
+        draft = task.draw(rng)
+        told = json.dumps([draft.question, draft.reference], sort_keys=True)
+        if told in seen or split_of(draft.key) != split:
+            continue
+        seen.add(told)
+        prompts.append(
+            Prompt(
+                id=f"{task.name}/{split}/{len(prompts)}",
+                task=task.name,
+                domain=task.domain,
+                split=split,
+                messages=(Message("user", draft.question),),
+                tools=draft.tools,
+                thinking=draft.thinking,
+                reference=draft.reference,
+                gold=draft.gold,
+            )
+        )
+    return tuple(prompts)
+
+
+def verdict(passed: bool, why: str) -> Reward:
+    """Reward 1 or 0 with its reason."""
+    return Reward(float(passed), why=why)
+
+
+def quote(text: str, limit: int = 60) -> str:
+    """Model text made short and printable for a verdict's reason."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")

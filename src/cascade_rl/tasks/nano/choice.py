@@ -1,0 +1,177 @@
+"""Multiple choice from small computed science questions; the numbers are small, the formula has to be known."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cascade_rl.grade.choices import grade_choice
+from cascade_rl.protocols import Tools
+from cascade_rl.records import Message, Reward, Rollout
+from cascade_rl.tasks.nano.base import Draft, NanoTask
+
+LETTERS = "ABCD"
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A kind of question: `compute(a, b)` is the answer, `say` the way to it; `make` draws a and b (b is 0 where unused)."""
+
+    kind: str
+    ask: tuple[str, ...]
+    say: str
+    compute: Callable[[int, int], int]
+    make: Callable[[random.Random, int], tuple[int, int]]
+
+
+def _factors(rng: random.Random, largest: int) -> tuple[int, int]:
+    return rng.randint(2, largest), rng.randint(2, largest)
+
+
+def _divisible(rng: random.Random, largest: int) -> tuple[int, int]:
+    quotient, divisor = _factors(rng, largest)
+    return quotient * divisor, divisor
+
+
+def _bigger_first(rng: random.Random, largest: int) -> tuple[int, int]:
+    small, more = _factors(rng, largest)
+    return small + more, small
+
+
+def _one(rng: random.Random, largest: int) -> tuple[int, int]:
+    return rng.randint(1, largest), 0
+
+
+def _halvings(rng: random.Random, largest: int) -> tuple[int, int]:
+    times = rng.randint(1, 3)
+    return rng.randint(1, largest) * 2**times, times
+
+
+FORMULAS = (
+    Formula(
+        "speed",
+        ("A car goes {a} m in {b} s. What is its speed in m/s?", "Speed in m/s for {a} m in {b} s?"),
+        "v=s/t={a}/{b}={r}.",
+        lambda a, b: a // b,
+        _divisible,
+    ),
+    Formula(
+        "distance",
+        ("A car goes {a} m/s for {b} s. How many m is that?", "Distance in m at {a} m/s in {b} s?"),
+        "s=v*t={a}*{b}={r}.",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "density",
+        ("A stone of {a} g has {b} ml. What is its density in g/ml?", "Density in g/ml of {a} g in {b} ml?"),
+        "d=m/V={a}/{b}={r}.",
+        lambda a, b: a // b,
+        _divisible,
+    ),
+    Formula(
+        "mass",
+        ("The density is {a} g/ml. What is the mass of {b} ml in g?", "Mass in g of {b} ml at {a} g/ml?"),
+        "m=d*V={a}*{b}={r}.",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "voltage",
+        ("A current of {a} A flows in {b} ohm. What is the voltage in V?", "Voltage in V for {a} A in {b} ohm?"),
+        "U=R*I={a}*{b}={r}.",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "current",
+        ("A voltage of {a} V is on {b} ohm. What is the current in A?", "Current in A for {a} V on {b} ohm?"),
+        "I=U/R={a}/{b}={r}.",
+        lambda a, b: a // b,
+        _divisible,
+    ),
+    Formula(
+        "force",
+        ("A mass of {a} kg speeds up by {b} m/s2. What is the force in N?", "Force in N for {a} kg and {b} m/s2?"),
+        "F=m*a={a}*{b}={r}.",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "series",
+        ("Two parts of {a} ohm and {b} ohm are in series. What is the sum in ohm?", "Total ohm of {a} and {b} in series?"),
+        "R={a}+{b}={r}.",
+        lambda a, b: a + b,
+        _factors,
+    ),
+    Formula(
+        "neutrons",
+        ("An atom has mass number {a} and {b} protons. How many neutrons?", "Neutrons at mass number {a} with {b} protons?"),
+        "N=A-Z={a}-{b}={r}.",
+        lambda a, b: a - b,
+        _bigger_first,
+    ),
+    Formula(
+        "orbitals",
+        ("How many orbitals does shell {a} have?", "Number of orbitals in shell {a}?"),
+        "n*n={a}*{a}={r}.",
+        lambda a, b: a * a,
+        _one,
+    ),
+    Formula(
+        "subshell",
+        ("How many orbitals does a subshell with l={a} have?", "Number of orbitals for l={a}?"),
+        "2*{a}+1={r}.",
+        lambda a, b: 2 * a + 1,
+        _one,
+    ),
+    Formula(
+        "half-life",
+        ("There are {a} g. How many g are left after {b} half-lives?", "What is left of {a} g after {b} half-lives?"),
+        "{halves}.",
+        lambda a, b: a >> b,
+        _halvings,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceTask(NanoTask):
+    """`"Speed in m/s for 12 m in 3 s? A 3, B 4, C 5, D 6"` asks for `Answer: B`.
+
+    max_number: largest factor. num_options: how many answers to choose from (2 to 4).
+    """
+
+    max_number: int = 9
+    num_options: int = 4
+
+    name: str = "nano.choice"
+    domain: str = "choice"
+
+    def draw(self, rng: random.Random) -> Draft:
+        formula = rng.choice(FORMULAS)
+        a, b = formula.make(rng, self.max_number)
+        result = formula.compute(a, b)
+        options = _options(rng, result, {a, b, a + b, a * b, abs(a - b)}, self.num_options)
+        right = LETTERS[options.index(result)]
+        listed = ", ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=False))
+        thinking = formula.say.format(a=a, b=b, r=result, halves=_say_halves(a, b)) + f" {result} is {right}."
+        gold = Message("assistant", f"Answer: {right}", thinking=thinking if self.thinking else None)
+        question = f"{rng.choice(formula.ask).format(a=a, b=b)}\n{listed}"
+        return Draft([formula.kind, a, b], question, (gold,), right, self.thinking)
+
+    def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
+        return grade_choice(answer, rollout.prompt.reference, LETTERS[: self.num_options])
+
+
+def _options(rng: random.Random, result: int, tempting: set[int], num: int) -> list[int]:
+    """The result among wrong values: some that a wrong formula gives, the others near it."""
+    near = {result + step for step in (-3, -2, -1, 1, 2, 3, 10)}
+    wrong = rng.sample(sorted(value for value in tempting if value >= 0 and value != result), 1)
+    others = sorted(value for value in near if value >= 0 and value not in (result, *wrong))
+    options = [result, *wrong, *rng.sample(others, num - 2)]
+    rng.shuffle(options)
+    return options
+
+
+def _say_halves(a: int, times: int) -> str:
+    return ". ".join(f"{a >> k}/2={a >> (k + 1)}" for k in range(times))

@@ -1,0 +1,106 @@
+"""Facts hidden in a long text of small talk: one needle, several, or two that must be joined."""
+
+import random
+import re
+from dataclasses import dataclass
+
+from cascade_rl.errors import RecipeError
+from cascade_rl.protocols import Tools
+from cascade_rl.records import Message, Reward, Rollout
+from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.nano.words import CITIES, COLORS, NAMES, THINGS
+
+_WEATHER = ("The sun is out", "It rains a bit", "The wind is cold", "The sky is dark", "Snow falls")
+_WHEN = ("in the morning", "at noon", "at night", "all day", "this week")
+_WHO = ("An old man", "A small dog", "The cook", "A girl", "The cat", "A boy")
+_DOES = ("walks home", "looks at the sea", "sits by the door", "sings a song", "waits for a bus", "eats some bread")
+TOKENS_PER_FILLER = 9  # what a filler sentence takes in the nano vocabulary, about; lengths are aims, not promises
+
+_MAX_WORDS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedleTask(NanoTask):
+    """A text of `min_tokens` to `max_tokens` (about), with facts of which one or two answer the question at its end.
+
+    num_distractors: facts of the same form that do not answer it.
+    several_share, hop_share: the shares of questions for two facts, and of questions that join two; the rest ask for one. Only
+    the joining ones are answered after thinking.
+    """
+
+    min_tokens: int = 100
+    max_tokens: int = 250
+    num_distractors: int = 2
+    several_share: float = 0.25
+    hop_share: float = 0.35
+
+    name: str = "nano.needle"
+    domain: str = "long"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.min_tokens <= self.max_tokens:
+            raise RecipeError(
+                f'task "{self.name}": min_tokens {self.min_tokens} and max_tokens {self.max_tokens} must be positive and in order'
+            )
+        if self.several_share + self.hop_share > 1:
+            raise RecipeError(f'task "{self.name}": several_share + hop_share must be at most 1')
+        if self.num_distractors > 4:
+            raise RecipeError(f'task "{self.name}": num_distractors {self.num_distractors} must be at most 4')
+
+    def draw(self, rng: random.Random) -> Draft:
+        place = rng.random()
+        if place < self.hop_share:
+            facts, question, answers, wrong, thinking = self._hop(rng)
+        else:
+            facts, question, answers, wrong = self._codes(rng, num=2 if place < self.hop_share + self.several_share else 1)
+            thinking = None
+        text = _hide(rng, facts, rng.randint(self.min_tokens, self.max_tokens) // TOKENS_PER_FILLER)
+        thinks = self.thinking and thinking is not None
+        gold = Message("assistant", " and ".join(answers) + ".", thinking=thinking if thinks else None)
+        reference = {"answers": answers, "wrong": wrong}
+        return Draft([sorted(facts), question], f"{text}\n{question}", (gold,), reference, thinks)
+
+    def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str], list[str]]:
+        people = rng.sample(NAMES, num + self.num_distractors)
+        codes = [str(code) for code in rng.sample(range(100, 1000), len(people))]
+        facts = [f"The code of {person} is {code}." for person, code in zip(people, codes, strict=True)]
+        asked = " and ".join(people[:num])
+        return facts, f"What is the code of {asked}?", codes[:num], codes[num:]
+
+    def _hop(self, rng: random.Random) -> tuple[list[str], str, list[str], list[str], str]:
+        num = 1 + self.num_distractors
+        people, colors, ends = rng.sample(NAMES, num), rng.sample(COLORS, num), rng.sample(THINGS, num)
+        owns = [f"{person} has the {color} box." for person, color in zip(people, colors, strict=True)]
+        if rng.random() < 0.5:
+            holds = [f"The {color} box holds a {end}." for color, end in zip(colors, ends, strict=True)]
+            question = f"What does the box of {people[0]} hold?"
+        else:
+            ends = rng.sample(CITIES, num)
+            holds = [f"The {color} box is in {end}." for color, end in zip(colors, ends, strict=True)]
+            question = f"Where is the box of {people[0]}?"
+        return owns + holds, question, ends[:1], ends[1:], f"{owns[0]} {holds[0]}"
+
+    def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
+        said = re.findall(r"\w+", answer.casefold())
+        if len(said) > _MAX_WORDS:
+            return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
+        missing = [value for value in rollout.prompt.reference["answers"] if value.casefold() not in said]
+        if missing:
+            return verdict(False, f"does not say {' and '.join(missing)}")
+        wrong = [value for value in rollout.prompt.reference["wrong"] if value.casefold() in said]
+        return verdict(not wrong, f"also says {' and '.join(wrong)}, which is another's" if wrong else "says what was asked")
+
+
+def _hide(rng: random.Random, facts: list[str], num_fillers: int) -> str:
+    """The facts in random order and places among filler sentences."""
+    sentences = [_filler(rng) for _ in range(num_fillers)]
+    for fact in rng.sample(facts, len(facts)):
+        sentences.insert(rng.randint(0, len(sentences)), fact)
+    return " ".join(sentences)
+
+
+def _filler(rng: random.Random) -> str:
+    if rng.random() < 0.5:
+        return f"{rng.choice(_WEATHER)} {rng.choice(_WHEN)}."
+    return f"{rng.choice(_WHO)} {rng.choice(_DOES)}."
