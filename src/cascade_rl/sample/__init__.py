@@ -1,0 +1,1 @@
+"""Questions to a model: token ids in, token ids and log-probs out."""
