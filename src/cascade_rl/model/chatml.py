@@ -7,7 +7,7 @@ One template serves training, sampling and export: it is saved with the tokenize
     <|im_start|>assistant\\n<think>\\nreasoning\\n</think>\\nanswer<|im_end|>\\n        in thinking mode
     <|im_start|>assistant\\n<think></think>answer<|im_end|>\\n                      without
 
-The generation prompt is `<|im_start|>assistant\\n<think>\\n`; with enable_thinking=False `<|im_start|>assistant\\n<think></think>`.
+The generation prompt is `<|im_start|>assistant\\n<think>\\n`; without thinking it is `<|im_start|>assistant\\n<think></think>`.
 Assistant turns before the last user message lose their reasoning (what followed `</think>` stays, newline included); turns of the
 current tool loop keep theirs. Tool results stand under the user role, consecutive ones in one block.
 """

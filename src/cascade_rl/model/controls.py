@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tokenizers
 from tokenizers import AddedToken
@@ -25,9 +25,9 @@ _BLANK = " \t\r\n▁"
 # Words of tool schemas that templates look at: they must reach the template as they are.
 # fmt: off
 _SCHEMA_WORDS = frozenset((
-    "type", "function", "name", "description", "parameters", "properties", "required", "items", "enum", "default", "title", "format",
-    "anyOf", "oneOf", "allOf", "const", "additionalProperties", "minimum", "maximum", "minItems", "maxItems", "pattern", "return",
-    "string", "number", "integer", "boolean", "object", "array", "null",
+    "type", "function", "name", "description", "parameters", "properties", "required", "items", "enum", "default", "title",
+    "format", "anyOf", "oneOf", "allOf", "const", "additionalProperties", "minimum", "maximum", "minItems", "maxItems", "pattern",
+    "return", "string", "number", "integer", "boolean", "object", "array", "null",
 ))
 # fmt: on
 
@@ -35,7 +35,7 @@ _SCHEMA_WORDS = frozenset((
 class Controls:
     """The control tokens of a tokenizer, and ids for text in which only the format can write them.
 
-    ids: {"<|im_end|>": 2, ...}, every added token that is not white space. Raises RenderError where they cannot be told from text.
+    ids: {"<|im_end|>": 2, ...}, every added token that is not white space. RenderError where text cannot be told from them.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -81,7 +81,7 @@ class Controls:
 
     def _renamed(self) -> tokenizers.Tokenizer:
         """A copy of the tokenizer in which every control token has its alias for a name, and its id unchanged."""
-        state = json.loads(self._tokenizer.backend_tokenizer.to_str())
+        state = json.loads(cast(Any, self._tokenizer).backend_tokenizer.to_str())
         for token in state["added_tokens"]:
             token["content"] = self._alias.get(token["content"], token["content"])
         model = state["model"]

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -62,6 +63,7 @@ def make_nano(folder: Path, texts: Iterable[str], config: NanoConfig | None = No
     config = config or NanoConfig()
     tokenizer = train_tokenizer(texts, config.vocab_size, config.max_context)
     tokenizer.save_pretrained(folder)
+    control_ids: Any = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     shape = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -74,10 +76,8 @@ def make_nano(folder: Path, texts: Iterable[str], config: NanoConfig | None = No
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         initializer_range=config.initializer_range,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
         dtype="float32",
+        **control_ids,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

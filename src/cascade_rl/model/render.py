@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from cascade_rl.errors import RenderError, unknown
 from cascade_rl.model.chatml import chat_template, tool_block_template
 from cascade_rl.model.controls import Controls, Shield
+from cascade_rl.model.messages import Told, as_dicts, hidden, with_tools_as_text
 from cascade_rl.model.template_probe import Abilities, probe
 from cascade_rl.model.toolcalls import ToolFormat, format_tool_call, parse_tool_calls
 from cascade_rl.records import Message, ToolCall
@@ -40,7 +41,7 @@ class RenderConfig:
     """
 
     format: Format = "auto"
-    tool_format: Literal["auto", "xml", "hermes"] = "auto"
+    tool_format: Literal["auto"] | ToolFormat = "auto"
     think_open: str = "<think>"
     think_close: str = "</think>"
     strip_history: bool = True
@@ -137,7 +138,7 @@ class Renderer:
 
         A turn that extends the one before it as a text prefix joins its sequence; where the template rewrites history (reasoning
         that is stripped at the next user message), a new sequence begins with that history as context. thinking=False leaves all
-        reasoning out. A turn without reasoning is rendered in non-thinking mode, in either case. Nothing follows the last stop token.
+        reasoning out. A turn without reasoning is rendered in non-thinking mode, in either case. Nothing follows the last stop.
         """
         if not thinking:
             messages = [replace(message, thinking=None) for message in messages]
@@ -209,71 +210,36 @@ class Renderer:
             return inside, ""
         return reasoning.removesuffix(able.before_close), content.removeprefix(able.after_close)
 
-    def _told(self, messages: Sequence[Message], tools: Sequence[Tool], shield: Shield) -> "_Told":
-        """Messages and tools as the template takes them, checked, with everything from data behind the shield."""
+    def _told(self, messages: Sequence[Message], tools: Sequence[Tool], shield: Shield) -> Told:
+        """The conversation, checked, with everything from data behind the shield."""
         self._check(messages, tools)
-        if self.config.default_system and not (messages and messages[0].role == "system"):
-            messages = [Message("system", self.config.default_system), *messages]
-            offset = 1
-        else:
-            offset = 0
-        safe = [_hidden(message, shield) for message in messages]
-        schemas = [shield.hide_schema(tool) for tool in tools]
-        return _Told(safe, schemas, offset)
+        added = []
+        if self.config.default_system and messages[0].role != "system":
+            added = [Message("system", self.config.default_system)]
+        return Told(
+            [hidden(message, shield) for message in [*added, *messages]], [shield.hide_schema(t) for t in tools], len(added)
+        )
 
-    def _render(self, told: "_Told", *, generate: bool, thinking: bool) -> str:
-        messages, tools = told.messages, told.tools
-        if self.config.tools_in_system:
-            messages = self._tools_as_text(messages, tools)
-            tools = []
-        return self._apply(_as_dicts(messages), tools, generate, thinking)
+    def _render(self, told: Told, *, generate: bool, thinking: bool) -> str:
+        if not self.config.tools_in_system:
+            return self._apply(as_dicts(told.messages), told.tools, generate, thinking)
+        block = self._tool_block(told.tools) if told.tools else ""
+        return self._apply(as_dicts(with_tools_as_text(told.messages, block, self._need_tool_format())), (), generate, thinking)
+
+    def _tool_block(self, tools: Sequence[Tool]) -> str:
+        return self._jinja(tool_block_template(self._need_tool_format()), [{"role": "user", "content": ""}], tools)
 
     def _apply(self, messages: list[dict[str, Any]], tools: Sequence[Tool], generate: bool, thinking: bool) -> str:
-        """One call of the template. Raises RenderError with the template's own complaint."""
+        variables = {"add_generation_prompt": generate, "enable_thinking": thinking, **self.config.template_kwargs}
+        return self._jinja(self.template, messages, tools, **variables)
+
+    def _jinja(self, template: str, messages: list[dict[str, Any]], tools: Sequence[Tool], **variables: Any) -> str:
+        """What a template says. Raises RenderError with the template's own complaint."""
+        apply: Any = self.tokenizer.apply_chat_template
         try:
-            return cast(
-                str,
-                self.tokenizer.apply_chat_template(
-                    messages,
-                    tools=list(tools) or None,  # type: ignore[arg-type]
-                    chat_template=self.template,
-                    tokenize=False,
-                    add_generation_prompt=generate,
-                    enable_thinking=thinking,
-                    **self.config.template_kwargs,
-                ),
-            )
+            return str(apply(messages, tools=list(tools) or None, chat_template=template, tokenize=False, **variables))
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise RenderError(f'chat template: refuses the conversation ({error}); use format = "chatml"') from error
-
-    def _tools_as_text(self, messages: list[Message], tools: Sequence[Tool]) -> list[Message]:
-        """The same conversation for a template without tools: all of it in our own format, under system, assistant and user."""
-        told: list[Message] = []
-        if tools:
-            block = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": ""}],  # not shown, but an empty conversation is refused
-                tools=list(tools),  # type: ignore[arg-type]
-                chat_template=tool_block_template(self._need_tool_format()),
-                tokenize=False,
-            )
-            system = messages[0].content if messages and messages[0].role == "system" else ""
-            messages = messages[1:] if system else messages
-            told.append(Message("system", f"{system}\n\n{block}" if system else cast(str, block)))
-        last = ""
-        for message in messages:
-            if message.role == "tool":
-                text = f"<tool_response>\n{message.content}\n</tool_response>\n"
-                if last == "tool":
-                    text = told.pop().content + text
-                told.append(Message("user", text))
-            elif message.tool_calls:
-                calls = [format_tool_call(call, self._need_tool_format()) for call in message.tool_calls]
-                content = "\n".join([*([message.content] if message.content else []), *calls])
-                told.append(replace(message, content=content, tool_calls=()))
-            else:
-                told.append(message)
-            last = message.role
-        return told
 
     def _choose_tool_format(self) -> ToolFormat | None:
         wanted, found = self.config.tool_format, self.abilities.tool_format
@@ -334,49 +300,6 @@ class Renderer:
             raise RenderError("tokenizer: a rendered conversation gets other ids than in transformers; use another tokenizer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    messages: list[Message]
-    tools: list[dict[str, Any]]
-    offset: int  # how many messages were put before the conversation's own
-
-    def until(self, i: int) -> "_Told":
-        return _Told(self.messages[: i + self.offset], self.tools, self.offset)
-
-
-def _hidden(message: Message, shield: Shield) -> Message:
-    return Message(
-        message.role,
-        shield.hide(message.content),
-        None if message.thinking is None else shield.hide(message.thinking),
-        tuple(ToolCall(shield.hide(call.name), shield.hide_all(call.arguments)) for call in message.tool_calls),
-    )
-
-
-def _as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates know them. Calls get ids, and results the id and the name of the call that they answer."""
-    told: list[dict[str, Any]] = []
-    waiting: list[tuple[str, str]] = []
-    num_calls = 0
-    for message in messages:
-        entry: dict[str, Any] = {"role": message.role, "content": message.content}
-        if message.thinking is not None:
-            entry["reasoning_content"] = message.thinking
-        if message.role != "tool":
-            waiting = []
-        elif waiting:
-            entry["tool_call_id"], entry["name"] = waiting.pop(0)
-        if message.tool_calls:
-            entry["tool_calls"] = []
-            for call in message.tool_calls:
-                waiting.append((f"call{num_calls:05d}", call.name))
-                function = {"name": call.name, "arguments": dict(call.arguments)}
-                entry["tool_calls"].append({"id": waiting[-1][0], "type": "function", "function": function})
-                num_calls += 1
-        told.append(entry)
-    return told
-
-
 def load_renderer(
     tokenizer: PreTrainedTokenizerBase, config: RenderConfig | None = None, max_context: int | None = None
 ) -> Renderer:
@@ -398,7 +321,8 @@ def load_renderer(
 
 
 def _chatml_for(tokenizer: PreTrainedTokenizerBase, config: RenderConfig) -> str:
-    missing = [name for name in ("<|im_start|>", "<|im_end|>") if name not in tokenizer.get_added_vocab()]
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    missing = [name for name in ("<|im_start|>", "<|im_end|>") if name not in added]
     if missing:
         raise RenderError(
             f'renderer: format = "chatml" needs the token "{missing[0]}", which this tokenizer lacks; use format = "template", or'

@@ -84,12 +84,12 @@ def convert(gguf: Path, folder: Path) -> None:
     config = LlamaConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
-    weights = read_weights(gguf, config.num_attention_heads, config.num_key_value_heads)
+    weights = read_weights(gguf, config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads)
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, strict=True, assign=True)
     model.tie_weights()
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.bfloat16().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cascade_rl.errors import ModelError, unknown
 
@@ -136,11 +136,12 @@ def load_model(folder: str | Path, dtype: str = "float32") -> "PreTrainedModel":
         raise ModelError(unknown("dtype", dtype, DTYPES))
     try:
         with quiet():
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
             )
     except (OSError, ValueError) as error:
         raise ModelError(f'model folder "{folder}": does not load as a causal language model ({error})') from error
+    model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(f'model folder "{folder}": {len(missing)} weights are missing ("{missing[0]}"); save the whole model')
     return model.eval()
