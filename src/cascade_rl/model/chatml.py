@@ -12,9 +12,7 @@ Assistant turns before the last user message lose their reasoning (what followed
 current tool loop keep theirs. Tool results stand under the user role, consecutive ones in one block.
 """
 
-from typing import Literal
-
-ToolFormat = Literal["xml", "hermes"]
+from cascade_rl.model.toolcalls import ToolFormat
 
 _HEAD = """\
 {%- set ns = namespace(last_user=-1) -%}
@@ -136,8 +134,3 @@ def chat_template(
 def tool_block_template(tool_format: ToolFormat = "xml") -> str:
     """The Jinja source of the description of tools alone, for models whose own template has no place for them."""
     return _TOOLS[tool_format]
-
-
-def tool_call_template(tool_format: ToolFormat = "xml") -> str:
-    """The Jinja source of one call, `function`, alone."""
-    return _CALL[tool_format]

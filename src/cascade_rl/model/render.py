@@ -244,13 +244,15 @@ class Renderer:
     def _choose_tool_format(self) -> ToolFormat | None:
         wanted, found = self.config.tool_format, self.abilities.tool_format
         if self.config.tools_in_system:
-            return "xml" if wanted == "auto" else wanted
-        if wanted != "auto" and found is not None and wanted != found:
+            return "xml" if wanted == "auto" else cast(ToolFormat, wanted)
+        if wanted == "auto":
+            return found
+        if found is not None and wanted != found:
             raise RenderError(
                 f'renderer: tool_format "{wanted}" is not what this template writes ("{found}"); drop the setting, or use'
                 ' format = "chatml"'
             )
-        return found if wanted == "auto" else wanted
+        return cast(ToolFormat, wanted)
 
     def _need_tool_format(self) -> ToolFormat:
         if self.tool_format is None:

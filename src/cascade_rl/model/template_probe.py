@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cascade_rl.errors import RenderError
-from cascade_rl.model.chatml import ToolFormat
+from cascade_rl.model.toolcalls import ToolFormat
 
 # Words that no template writes by itself.
 _USER, _MORE, _SYSTEM, _ANSWER, _THOUGHT = "Zuser", "Zmore", "Zsystem", "Zanswer", "Zthought"
