@@ -14,14 +14,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "cascade_rl"
 FILES = sorted(SRC.rglob("*.py"))
 
-# A room may import rooms of a lower level, and its own. `report` and `progress` are above `log`: they read what others wrote.
+# A room may import rooms of a lower level, and its own. The files of `observe` that
+# everyone writes to (log, progress) are low, those that read what others wrote (report, tables) are high.
 LEVEL = {
-    "errors": 0, "records": 0, "seeds": 0,
+    "errors": 0, "records": 0, "seeds": 0, "strict_json": 0.5,
     "protocols": 1,
-    "run": 2, "checkpoint": 2.5, "algo": 2, "sandbox": 2, "observe.log": 2,
+    "run": 2, "checkpoint": 2.5, "algo": 2, "sandbox": 2, "observe.log": 2, "observe.progress": 2,
     "model": 3, "grade": 3,
     "sample": 4, "tasks": 4,
-    "observe": 4.2, "eval": 4.5,
+    "eval": 4.5, "observe": 4.7,
     "stages": 5,
     "recipe": 6,
     "pipeline": 7,
@@ -31,9 +32,9 @@ LEVEL = {
 
 
 def room(module: str) -> str:
-    """cascade_rl.observe.log is a room of its own; any other file belongs to the room of its folder."""
+    """The room of a module: its folder, or itself where LEVEL names it alone."""
     parts = module.split(".")[1:]
-    return ".".join(parts[:2]) if parts[:2] == ["observe", "log"] else parts[0] if parts else ""
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in LEVEL else parts[0] if parts else ""
 
 
 def imports(tree: ast.AST) -> list[str]:

@@ -21,7 +21,7 @@ from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
 from cascade_rl.stages.sft import SFT
-from cascade_rl.tasks import TASKS, load_task_class
+from cascade_rl.tasks import kind_of, load_task_class
 
 STAGES: dict[str, type] = {"sft": SFT}
 
@@ -101,10 +101,10 @@ def parse_overrides(name: str, source: str, tasks: Sequence[str], overrides: Seq
 def to_json(value: Any) -> Any:
     """A recipe (or a part) as JSON values, every default spelled out. Tasks and stages say their kind."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kinds = {cls: kind for kind, cls in STAGES.items()} | {cls: kind for kind, cls in TASKS.items()}
-        kind = kinds.get(type(value))
-        shown = {"kind": kind} if kind else {}
-        return shown | {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.repr}
+        stage = next((kind for kind, cls in STAGES.items() if cls is type(value)), None)
+        kind = stage or (kind_of(value) if isinstance(value, Task) else None)
+        return {"kind": kind, **fields} if kind else fields
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

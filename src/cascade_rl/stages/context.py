@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
 from cascade_rl.observe.log import Log
-from cascade_rl.observe.progress import Bar
+from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
 from cascade_rl.run import StageDir, folder_atomic, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
-from cascade_rl.tasks.rows import conversation, read_rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class StageContext:
     tasks: Mapping[str, Task]
     renderer: Renderer
     lineage: Mapping[str, Any]
-    progress_for: Callable[[str, int, int], AbstractContextManager[Bar]]
+    progress_for: Callable[[str, int, int], Progress]
     stop: Callable[[], bool]
     how_to_go_on: str
     say: Callable[[str], None]
@@ -69,6 +67,8 @@ class StageContext:
             yield prompt.id, (*prompt.messages, *prompt.gold), prompt.tools, prompt.thinking
 
     def _rows(self, path: str, num: int) -> Iterator[tuple[str, Any, Any, bool]]:
+        from cascade_rl.tasks.rows import conversation, read_rows
+
         for i, row in enumerate(read_rows(path)[: num or None], 1):
             where = f"{path}:{i}"
             yield where, *conversation(row, where)
@@ -101,7 +101,7 @@ class StageContext:
         self._timing.write({"step": step, "seconds": round(now - self._clock, 4)})
         self._clock = now
 
-    def progress(self, total: int, first: int) -> AbstractContextManager[Bar]:
+    def progress(self, total: int, first: int) -> Progress:
         return self.progress_for(self.name, total, first)
 
     def note(self, text: str) -> None:
