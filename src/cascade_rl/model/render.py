@@ -96,7 +96,7 @@ class Renderer:
         self.max_context = max_context
         self.controls = Controls(tokenizer)
         self.abilities: Abilities = probe(self._apply, config.think_open, config.think_close, self.controls.pattern)
-        self.tool_format = self._choose_tool_format()
+        self.tool_format: ToolFormat | None = self._choose_tool_format()
         stop = self.controls.ids[self.abilities.stop]
         eos = tokenizer.eos_token_id
         self.stop_ids: tuple[int, ...] = (stop,) if eos is None or eos == stop else (stop, cast(int, eos))
