@@ -56,7 +56,7 @@ const { rows, left_out: leftOut } = JSON.parse($("#rollout-data").textContent);
 const filters = { stage: "", task: "", split: "", verdict: "" };
 const view = { shown: [], at: 0, tokens: true, surprise: false };
 const MARKS = { full: "●", partial: "◐", zero: "○", unscored: "◌" };
-const WORDS = { full: "full marks", partial: "partial marks", zero: "no marks", unscored: "unscored" };
+const WORDS = { full: "Full marks", partial: "Partial marks", zero: "No marks", unscored: "Unscored" };
 
 function verdict(row) {
   const value = row.reward ? row.reward.value : null;
@@ -98,9 +98,9 @@ function choose(change = {}) {
   const list = $("#list");
   list.replaceChildren(...view.shown.map((row, place) => {
     const start = sampledText(row).slice(0, 200).replace(/\s+/g, " ").trim();
-    const where = [row.stage, row.split, row.step === undefined ? null : `step ${row.step}`].filter(Boolean).join(" · ");
+    const where = [row.task, row.step === undefined ? row.split : `step ${row.step}`, row.stage, `${row.num_tokens} tokens`].join(" · ");
     const button = make("button", { type: "button" }, badge(row), make("span", {}, start || "(nothing)"),
-      make("small", {}, `${row.task} · ${where} · ${row.num_tokens} tokens`));
+      make("small", {}, where));
     button.addEventListener("click", () => select(place));
     return make("li", {}, button);
   }));
@@ -236,5 +236,5 @@ if ($("#list")) {
       choose({ stage, task, split: any ? split : "", verdict: "" });
     });
   }
-  choose();
+  choose({ stage: rows.at(-1).stage }); // the latest is what one comes for
 }

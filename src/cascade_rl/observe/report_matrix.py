@@ -65,10 +65,9 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
         verdicts = [change.verdict for change in significant_changes(view.matrix, last, against=first, split=split)]
         drops = [change for change in changes[split].values() if change.verdict == "drop"]
         rose, fell, same = (verdicts.count(word) for word in ("rise", "drop", "same"))
-        figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "not told apart from noise")]
-        sentence = (
-            f"From {names[first]} to {names[last]}, on {split}: {_tasks(rose)} rose, {fell} fell, {same} cannot be told apart. "
-        )
+        figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "changed less than noise")]
+        counts = [f"{_tasks(rose)} rose", f"{fell or 'none'} fell", f"{same} cannot be told apart from noise" if same else ""]
+        sentence = f"From {names[first]} to {names[last]}, on {split}: {', '.join(filter(None, counts))}. "
         sentence += _drops_in_words(drops, names)
     tiles = [tag("div", tag("dd", figure), tag("dt", label)) for figure, label in figures]
     return join(tag("p", sentence, class_="story") if sentence else None, tag("dl", *tiles, class_="tiles") if tiles else None)
@@ -78,8 +77,9 @@ def _drops_in_words(drops: list[Change], stages: dict[str, str]) -> str:
     if not drops:
         return "No stage lost what an earlier one had won."
     worst = sorted(drops, key=lambda change: change.paired.difference)[:3]
-    told = ", ".join(f"{each.task} at {stages[each.checkpoint]} ({100 * each.paired.difference:.1f})" for each in worst)
-    return f"Below a task's best earlier checkpoint: {told}{f' and {len(drops) - 3} more' if len(drops) > 3 else ''}."
+    told = ", ".join(f"{each.task} at {stages[each.checkpoint]} (−{-100 * each.paired.difference:.1f})" for each in worst)
+    more = f", and {len(drops) - 3} more" if len(drops) > 3 else ""
+    return f"Below a task's best earlier checkpoint: {told}{more}."
 
 
 def _tasks(count: int, word: str = "task") -> str:
@@ -120,13 +120,11 @@ def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, *, hidde
         body.append(tag("tr", tag("th", tag("span", stage), tag("small", fingerprint), scope="row", title=checkpoint), *cells))
     unit = " in %" if _is_share(metric) else ""
     note = METRIC_NOTES.get(metric, "chance that at least one of k samples gets full marks" if metric.startswith("pass@") else "")
-    caption = tag(
-        "caption", tag("b", f"{metric}, {split}"), f": mean ± standard error over prompts{unit}", f"; {note}" if note else ""
-    )
+    told = tag("div", tag("b", f"{metric}, {split}"), f": mean ± standard error over prompts{unit}", f"; {note}" if note else "")
     corner = tag("th", tag("span", "after stage"), scope="col")
     return tag(
         "div",
-        tag("table", caption, tag("thead", tag("tr", corner, *head)), tag("tbody", *body), class_="matrix"),
+        tag("table", tag("caption", told), tag("thead", tag("tr", corner, *head)), tag("tbody", *body), class_="matrix"),
         class_="scroll",
         data_of_split=split,
         data_of_metric=metric,
@@ -154,7 +152,7 @@ def _cell(row: EvalRow | None, change: Change | None, peak: float, unscored: Eva
     scale = 100 if _is_share(row.metric) else 1
     error = tag("small", f"±{_error(row.stderr, scale)}") if math.isfinite(row.stderr) else None
     link = tag(
-        "a", tag("b", f"{row.mean * scale:.1f}"), error, mark,
+        "a", tag("span", tag("b", f"{row.mean * scale:.1f}"), " ", error), mark,
         href="#rollouts", title=said, aria_label=said, data_stage=row.stage, data_task=row.task, data_split=row.split,
     )  # fmt: skip
     heat = min(1.0, max(0.0, row.mean / peak)) if peak > 0 else 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cascade_rl.errors import CascadeError
+from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.eval.matrix import Matrix
 from cascade_rl.observe.log import read_log
 from cascade_rl.run import RunDir, StageDir, read_json
@@ -69,7 +69,10 @@ def read_run(folder: Path) -> RunView:
 
     def read(path: Path, how: Callable[[Path], Any], empty: Any) -> Any:
         try:
-            return how(path) if path.exists() else empty
+            told = how(path) if path.exists() else empty
+            if not isinstance(told, type(empty)):
+                raise RunError(f"{path}: holds a {type(told).__name__}, expected a {type(empty).__name__}")
+            return told
         except (CascadeError, OSError, ValueError) as error:
             problems.append(str(error).removeprefix(f"{folder}/"))
             return empty
