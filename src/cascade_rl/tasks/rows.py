@@ -4,8 +4,8 @@
     {"prompt": "2+3?", "completion": "5"}                 or both as lists of messages; only the completion is to be trained
     either with "tools": [...] (a list of schemas, or its JSON text), "tool_calls" in messages, "tool" messages for results
 
-Reasoning stands in `reasoning_content` or `thinking`, or inline as <think>...</think> at the start of the content. A row that cannot be
-read is an error with its place, never skipped.
+Reasoning stands in `reasoning_content` or `thinking`, or inline as <think>...</think> at the start of the content; an empty one is
+none. A row that cannot be read is an error with its place, never skipped.
 """
 
 import gzip
@@ -38,9 +38,9 @@ def read_rows(source: str | Path, split: str = "train") -> list[Row]:
 def read_placed(source: str | Path, split: str = "train") -> list[tuple[str, Row]]:
     """(place, row) of every row, in file order; places read "data.jsonl:7".
 
-    source: a file; a folder laid out as on the hub ("train.jsonl", "data/train-00000-of-00002.parquet"); or a hub id "org/name" or
-    "org/name:config". split: which files of a folder, or which split of a hub data set. Null fields of Parquet and hub rows are left
-    out: their tables hold every key of every row. Raises DataError.
+    source: a file; a folder laid out as on the hub ("train.jsonl", "data/train-00000-of-00002.parquet"); or a hub id "org/name"
+    or "org/name:config". split: which files of a folder, or which split of a hub data set. Null fields of Parquet and hub rows
+    are left out: their tables hold every key of every row. Raises DataError.
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -68,9 +68,8 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Row]]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
     number = 0
-    with opened as file:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         try:
             for number, line in enumerate(file, start=1):
                 if line.strip():
@@ -250,8 +249,8 @@ def _content(value: Any, where: str) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, Sequence):
-        texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in value]
-        if all(isinstance(text, str) for text in texts):
+        texts = [part["text"] for part in value if isinstance(part, Mapping) and part.get("type") == "text" and "text" in part]
+        if len(texts) == len(value) and all(isinstance(text, str) for text in texts):
             return "".join(texts)
     raise DataError(
         f"{where} is {_short(value)}, expected text or a list of text parts (images and other parts cannot be trained on)"
