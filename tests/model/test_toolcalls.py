@@ -69,23 +69,11 @@ class TestBothFormats:
     @pytest.mark.parametrize(
         "unit",
         [
-            "<tool_call>",
-            "</tool_call>",
-            '<tool_call>{"',
-            '<tool_call>{"a":[',
-            "<think>",
-            '<tool_call>{"name": "a", "arguments": {}}',
-        ]
-        + [
-            "<function=",
-            "<function=a>",
-            "<tool_call><function=a>",
-            "<parameter=a>",
-            "\n<parameter=a>\n",
-            "</parameter>",
-            "</function>",
-        ]
-        + ["<tool_call><function=a><parameter=b>", "<function=a>\n<parameter=b>\n", "<tool_call>\n\n\n\n", "[", '{"a":', "\\"],
+            *("<tool_call>", "</tool_call>", '<tool_call>{"', '<tool_call>{"a":[', '<tool_call>{"name": "a", "arguments": {}}'),
+            *("<function=", "<function=a>", "<tool_call><function=a>", "<parameter=a>", "\n<parameter=a>\n", "</parameter>"),
+            *("<tool_call><function=a><parameter=b>", "<function=a>\n<parameter=b>\n", "</function>", "<tool_call>\n\n\n\n"),
+            *("<think>", "[", '{"a":', "\\"),
+        ],
     )
     def test_hostile_text_takes_linear_time(self, format: ToolFormat, unit: str) -> None:
         for text in (unit * (100_000 // len(unit)), GOOD[format][:40] + unit * (100_000 // len(unit))):

@@ -76,6 +76,8 @@ def final_answer(text: str) -> str | None:
     box = last_box(answer)
     if box is not None:
         return box or None
+    if "\\boxed" in answer:  # begun and never closed
+        return None
     lines = list(_LINE.finditer(answer))
     if lines:
         return without_marks(lines[-1].group(1)).strip().rstrip(".") or None

@@ -12,7 +12,7 @@ from cascade_rl.grade.extract import after_thinking, last_box, without_marks
 from cascade_rl.records import Reward
 
 _WRAPPERS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathsf|textrm|rm|bf)\b\s*|[{}$]|\\[()\[\],;!]")
-_BARE = re.compile(r"\(?\s*([A-Za-z])\s*\)?\s*[.:]?")
+_BARE = re.compile(r"(?:(?:option|choice)\s*)?\(?\s*([A-Za-z])\s*\)?\s*[.:]?", re.IGNORECASE)
 _LABELLED = re.compile(r"(?:option|choice)?\s*\(?\s*([A-Za-z])\s*(?:\)|[.:](?=\s|$)|\)\s*:|-\s).*", re.IGNORECASE | re.DOTALL)
 _ASKED = re.compile(
     r"\b(?:answer|(?:correct|right|best|final)\s+(?:option|choice|letter))"

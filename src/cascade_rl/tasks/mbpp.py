@@ -19,12 +19,11 @@ from cascade_rl.tasks.files import FileTask, Item, Row
 
 MAX_CODE_CHARS = 50_000
 _FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
-_OWN_SPLITS: dict[Split, range] = {"test": range(11, 511), "dev": range(511, 601), "train": range(601, 975)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MBPP(FileTask):
-    """Rows {"text", "code", "task_id", "test_list", ...}; the published splits by task_id (1-10, for few-shot prompts, are train).
+    """Rows {"text", "code", "task_id", "test_list", ...}; the published splits by task_id (1 to 10, examples, are train).
 
     The prompt shows the first test; reference = {"name", "tests", "setup"} holds all of them.
     """
@@ -60,7 +59,9 @@ class MBPP(FileTask):
 
 
 def _own_split(task_id: int) -> Split:
-    return next((split for split, ids in _OWN_SPLITS.items() if task_id in ids), "train")
+    if 11 <= task_id <= 510:
+        return "test"
+    return "dev" if 511 <= task_id <= 600 else "train"
 
 
 def code_block(answer: str) -> str:
