@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from cascade_rl.errors import RunError
+from cascade_rl.errors import RunError, unknown
 
 Schedule = Literal["cosine", "linear", "constant"]
 SCHEDULES: tuple[str, ...] = ("cosine", "linear", "constant")
@@ -30,14 +30,14 @@ def learning_rate(
     there "constant" stays, "linear" and "cosine" fall to `floor` at `horizon_steps` (training may stop before) and stay there.
     With the paper's 5e-5, floor 5e-6, warm-up 200 and horizon 40,000, update 33,000 has 8.4e-6.
     """
+    if schedule not in SCHEDULES:
+        raise ValueError(unknown("schedule", schedule, SCHEDULES))
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     if schedule == "constant":
         return peak
     done = min(1.0, (step - warmup_steps) / max(1, horizon_steps - warmup_steps))
     left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    if schedule not in SCHEDULES:
-        raise ValueError(f'schedule "{schedule}" is not known; known: {", ".join(SCHEDULES)}')
     return floor + (peak - floor) * left
 
 

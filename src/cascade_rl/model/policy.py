@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,10 @@ class Policy:
         _turn_off_dropout(self.model)
         self._softcap: float | None = getattr(self.model.config, "final_logit_softcapping", None)
         if checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            # The old name, for transformers before 5.24, where the new one does not exist.
+            model: Any = self.model
+            switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            switch({"use_reentrant": False})
         # Checkpointing works only in training mode; with dropout off nothing else depends on the mode.
         self.model.train(checkpointing)
         if compile:
