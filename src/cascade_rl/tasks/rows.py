@@ -4,8 +4,8 @@
     {"prompt": "2+3?", "completion": "5"}                 or both as lists of messages; only the completion is to be trained
     either with "tools": [...] (a list of schemas, or its JSON text), "tool_calls" in messages, "tool" messages for results
 
-Reasoning stands in `reasoning_content` or `thinking`, or inline as <think>...</think> at the start of the content; an empty one is
-none. A row that cannot be read is an error with its place, never skipped.
+Reasoning stands in `reasoning_content` or `thinking`, or inline as <think>...</think> at the start of the content; an empty one
+is none. A row that cannot be read is an error with its place, never skipped.
 """
 
 import gzip
