@@ -137,6 +137,8 @@ def test_fast_path_says_no_without_a_child(monkeypatch: pytest.MonkeyPatch, gold
         ("x", r"\frac{", False),
         ("4", r"4\sqrt(2)", False),
         (r"4\sqrt{2}", r"4\sqrt(2)", True),
+        (r"4\sqrt{2}", r"\sqrt{32} \text{ meters}", True),
+        (r"4\sqrt{2}", r"\sqrt{31} \text{ cm}^2", False),
     ],
 )
 def test_symbolic_verdicts(gold: str, text: str, right: bool) -> None:
@@ -304,6 +306,24 @@ def test_a_failed_child_is_replaced(pool: pools.Pool, order: str, cause: str) ->
     _, after = pool.ask("b")
     assert before != after
     assert len(pool._alive) == 1
+
+
+def test_a_child_that_dies_while_idle_is_replaced(pool: pools.Pool) -> None:
+    pool.ask("a")
+    (child,) = pool._alive
+    child.process.kill()
+    child.process.wait()
+    assert pool.ask("b")[0] == "b"
+    assert len(pool._alive) == 1
+
+
+def test_a_child_that_cannot_start_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import no_such_module")
+    pool = pools.Pool(script, size=1, timeout_s=1.0)
+    with pytest.raises(pools.ChildFailed, match="did not start"):
+        pool.ask("a")
+    assert not pool._alive
 
 
 def test_a_closed_pool_has_no_children_and_starts_none(pool: pools.Pool) -> None:

@@ -110,6 +110,7 @@ def _fast(found: str | None, wanted: str) -> Reward | None:
     gold_number, number = read_number(ours), read_number(theirs)
     if gold_number and number:
         return _reward(gold_number.matches(number), found, wanted, "compared as numbers")
+    ours, theirs = _FORMULA_UNIT.sub("", ours), _FORMULA_UNIT.sub("", theirs)
     if _is_words(ours) or _is_words(theirs):
         return _reward(False, found, wanted, "compared as words")
     if _too_large(theirs):
@@ -129,7 +130,7 @@ def _symbolic(found: str, wanted: str) -> Reward:
 
     A child that ran out of its own CPU time is not asked again: the same work would end the same way.
     """
-    request = {"gold": normal(wanted), "pred": normal(found)}
+    request = {"gold": _FORMULA_UNIT.sub("", normal(wanted)), "pred": _FORMULA_UNIT.sub("", normal(found))}
     cause = ""
     for _ in range(2):
         try:
@@ -220,6 +221,9 @@ def _plain(normalised: str) -> str:
 
 _UNIT = re.compile(
     r"(?<=[\d.}%])\s*\\text\s*\{\s*(?!(?:or|and)\b)[^{}]*\}(?:\^\{?[23]\}?)?$|(?<=[\d%])\s+(?!(?:or|and)\b)[A-Za-z]+\.?$"
+)
+_FORMULA_UNIT = re.compile(
+    r"(?<=[\w}) ])\s*\\text\s*\{\s*(?:(?:square|cubic)\s+)?(?!(?:or|and)\b)[A-Za-z.]+\s*\}(?:\^\{?[23]\}?)?$"
 )
 _PLAIN = re.compile(r"([+-]?)\s?(\d{1,3}(?:,\d{3})+|\d+)?(\.\d+)?")
 _RATIO = re.compile(r"([+-]?)\s?(\d+)\s?/\s?(\d+)")

@@ -23,7 +23,8 @@ QUEUE_TIMEOUT_S = 600.0  # waiting for a free child while others are asked
 
 
 class ChildFailed(Exception):
-    """No reply. `cause`: "timed out" (and was killed), "out of CPU time" (it ended itself, and would again) or "died"."""
+    """No reply. `cause`: "timed out" (and was killed), "out of CPU time" (it ended itself, and would again), "died" or
+    "did not start"."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -54,8 +55,10 @@ class Pool:
         except queue.Empty:
             raise ChildFailed("timed out") from None
         try:
-            if child is None or not child.is_alive():
-                child = self._start()
+            if child is not None and not child.is_alive():  # it died while idle
+                self._end(child)
+                child = None
+            child = child or self._start()
             return child.ask(request, self.timeout_s)
         except ChildFailed:
             if child is not None:
@@ -80,7 +83,11 @@ class Pool:
                 raise ChildFailed("died")
             child = _Child(self.script)
             self._alive.add(child)
-        child.wait_ready()
+        try:
+            child.wait_ready()
+        except ChildFailed:
+            self._end(child)
+            raise ChildFailed("did not start") from None
         return child
 
     def _end(self, child: "_Child") -> None:
