@@ -34,7 +34,7 @@ def _sample_batch(model: "PreTrainedModel", rows: Sequence[Answer]) -> Iterator[
     known = inspect.signature(model.forward).parameters
     cache_name = next((name for name in CACHE_NAMES if name in known), None)
     last_only = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
-    inputs_RT, kept = torch.tensor([row.context for row in rows]), {}
+    inputs_RT, kept = torch.tensor([row.context for row in rows]), dict[str, object]()
     while True:
         out = model(input_ids=inputs_RT, use_cache=cache_name is not None, **kept, **last_only)
         live = [number for number, row in enumerate(rows) if row.finish is None]
@@ -46,7 +46,7 @@ def _sample_batch(model: "PreTrainedModel", rows: Sequence[Answer]) -> Iterator[
         next_R1 = torch.tensor([[row.ids[-1]] for row in rows])
         cache = out.get(cache_name) if cache_name else None
         # Without a cache that we know how to hand back, the whole sequence runs again.
-        inputs_RT, kept = (torch.cat((inputs_RT, next_R1), 1), {}) if cache is None else (next_R1, {cache_name: cache})
+        inputs_RT, kept = (torch.cat((inputs_RT, next_R1), 1), {}) if cache is None else (next_R1, {str(cache_name): cache})
 
 
 @torch.inference_mode()
