@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from cascade_rl.run import StageDir, folder_atomic, read_json, sweep_temporary, write_json
+from cascade_rl.run import StageDir, folder_atomic, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ def load_state(stage: StageDir) -> State | None:
     """The latest whole state, with torch's RNG put back; None when the stage has not saved one."""
     if not stage.state.is_dir():
         return None
-    sweep_temporary(stage.state)
     saved = sorted(stage.state.glob("step-*"))
     if not saved:
         return None

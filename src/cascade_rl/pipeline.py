@@ -118,6 +118,7 @@ def run_recipe(
     _check_data(recipe)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
+        sweep_temporary(root)
         write_json(run.recipe, resolved(recipe))
         walk = _Walk(recipe, run, plan, stop, say, how_to_go_on)
         walk.all_stages(start_from)
@@ -218,7 +219,6 @@ class _Walk:
         if item.outlook == "run" and item.dir.root.exists():
             _set_aside(item.dir)
         item.dir.root.mkdir(parents=True, exist_ok=True)
-        sweep_temporary(item.dir.root)
         self.say(f'stage "{item.stage.name}": {item.stage.arithmetic()}')
         ctx = StageContext(
             name=item.stage.name,

@@ -64,9 +64,9 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
 
 def sweep_temporary(folder: Path) -> None:
-    """Remove what a killed process left half-written directly in `folder`."""
-    for left in folder.glob(".*.tmp"):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    """Remove what a killed process left half-written anywhere below `folder`; only under the run's lock."""
+    for left in list(folder.rglob(".*.tmp")):
+        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
