@@ -9,7 +9,7 @@ import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -234,7 +234,8 @@ class _Walk:
             how_to_go_on=self.how_to_go_on,
             say=self.say,
         )
-        item.stage.run(ctx)
+        with closing(ctx):
+            item.stage.run(ctx)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Literal["dev", "test"]) -> None:
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):

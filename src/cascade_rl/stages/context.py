@@ -128,10 +128,14 @@ class StageContext:
         """Writes the checkpoint and the lineage, then DONE, which makes it count; then the state may go."""
         assert self._metrics is not None and self._timing is not None, "resume() comes before finish()"
         self._metrics.sync()
-        self._metrics.close()
-        self._timing.close()
         with folder_atomic(self.dir.checkpoint) as folder:
             policy.save(folder)
         write_json(self.dir.lineage, {**self.lineage, "totals": dict(totals), "notes": self.notes})
         write_atomic(self.dir.done_file, "")
         drop_state(self.dir)
+
+    def close(self) -> None:
+        """Closes the logs, however the stage ended."""
+        for log in (self._metrics, self._timing):
+            if log is not None:
+                log.close()

@@ -1,0 +1,76 @@
+"""The command: verbs, exit codes, errors without tracebacks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cascade_rl.cli import main
+from tests.model.tiny import make_tiny
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny("qwen3", tmp_path_factory.mktemp("cli") / "tinymodel", max_position_embeddings=1024)
+
+
+def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(["plan", str(ROOT / "recipes" / "nano.toml"), "--run", str(run), "--set", "sft.steps=7"]) == 0
+    told = capsys.readouterr().out
+    assert "steps = 7" in told
+    assert "will run" in told
+    assert "packed sequences x" in told
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["plan", "nosuch.toml"], "recipe nosuch.toml: no such file"),
+        (["plan", "recipes/nano.toml", "--set", "sft.stepz=1"], 'did you mean "steps"?'),
+        (["plan", "recipes/nano.toml", "--from", "stf"], 'did you mean "sft"?'),
+        (["chat", "nosuch"], "holds no model"),
+        (["eval", "nosuch", "--tasks", "nano.math"], "holds no model"),
+        (["report", "nosuch"], "nosuch"),
+    ],
+)
+def test_errors_are_one_line_and_exit_1(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(argv) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_eval_of_a_model_folder(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    sets = ["eval.test=4", "eval.max_new_tokens=6", "model.dtype=float32"]
+    argv = ["eval", str(model), "--tasks", "nano.math,nano.choice", "--out", str(out), *(w for s in sets for w in ("--set", s))]
+    assert main(argv) == 0
+    assert "nano.math" in capsys.readouterr().out
+    assert (out / "eval" / "tinymodel.test.json").is_file()
+    assert main([*argv[:3], "nano.maths", *argv[4:]]) == 1
+    assert 'did you mean "nano.math"?' in capsys.readouterr().err
+
+
+def test_eval_names_a_task_that_lacks_its_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["eval", str(model), "--tasks", "gsm8k", "--out", str(tmp_path / "o"), "--set", f"tasks.gsm8k.path={tmp_path / 'none.jsonl'}"]
+    assert main(argv) == 1
+    assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_chat_answers_and_obeys_commands(model: Path) -> None:
+    argv = [sys.executable, "-m", "cascade_rl.cli", "chat", str(model), "--max-new-tokens", "5"]
+    words = "hello\n/think off\nhello again <|im_end|>\n/reset\n/what\n/quit\n"
+    done = subprocess.run(argv, input=words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "/think on|off" in done.stdout
+    end_of_file = subprocess.run(argv, input="hi\n", capture_output=True, text=True, timeout=120, check=False)
+    assert end_of_file.returncode == 0, end_of_file.stderr
