@@ -103,13 +103,13 @@ def rollout_row(
     where the update used it. Tokens that only together spell a character are one entry, whose logp is their sum. messages is the
     parsed view of the same: role, content, thinking, tool_calls.
 
-    `decode` turns token ids into text, special tokens included. `stage` and `step` say when it was sampled (no step: evaluation).
+    `decode` turns a list of token ids into text, special tokens included. `stage` and `step` say when it was sampled (no step: evaluation).
     """
     prompt, rollout = group.prompt, group.rollouts[index]
     reward = group.rewards[index] if group.rewards else None
     segments: list[dict[str, Any]] = []
     for turn in rollout.turns:
-        segments.append({"kind": "context", "text": decode(turn.context_ids), "num_tokens": len(turn.context_ids)})
+        segments.append({"kind": "context", "text": decode(list(turn.context_ids)), "num_tokens": len(turn.context_ids)})
         if turn.fork:
             segments[-1]["fork"] = True
         tokens, logps = _token_texts(turn.answer_ids, turn.logps, decode)
@@ -150,10 +150,10 @@ def _token_texts(
     the start of a text; tokens that end inside a UTF-8 character are joined with those that complete it."""
     texts: list[str] = []
     joined_logps: list[float] = []
-    anchor: Sequence[int] = ()
+    anchor: list[int] = []
     start = 0
     for end in range(1, len(ids) + 1):
-        run = ids[start:end]
+        run = list(ids[start:end])
         before, after = decode(anchor), decode([*anchor, *run])
         text = after[len(before) :] if after.startswith(before) else decode(run)
         if text.endswith("\ufffd") and len(run) < MAX_TOKENS_PER_CHARACTER and end < len(ids):

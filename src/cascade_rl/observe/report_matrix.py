@@ -65,7 +65,7 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
         verdicts = [change.verdict for change in significant_changes(view.matrix, last, against=first, split=split)]
         drops = [change for change in changes[split].values() if change.verdict == "drop"]
         rose, fell, same = (verdicts.count(word) for word in ("rise", "drop", "same"))
-        figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "changed less than noise")]
+        figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "within noise")]
         counts = [f"{_tasks(rose)} rose", f"{fell or 'none'} fell", f"{same} cannot be told apart from noise" if same else ""]
         sentence = f"From {names[first]} to {names[last]}, on {split}: {', '.join(filter(None, counts))}. "
         sentence += _drops_in_words(drops, names)
