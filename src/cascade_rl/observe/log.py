@@ -103,7 +103,8 @@ def rollout_row(
     where the update used it. Tokens that only together spell a character are one entry, whose logp is their sum. messages is the
     parsed view of the same: role, content, thinking, tool_calls.
 
-    `decode` turns a list of token ids into text, special tokens included. `stage` and `step` say when it was sampled (no step: evaluation).
+    `decode` turns a list of token ids into text, special tokens included. `stage` and `step` say when it was sampled (no step: an
+    evaluation).
     """
     prompt, rollout = group.prompt, group.rollouts[index]
     reward = group.rewards[index] if group.rewards else None
