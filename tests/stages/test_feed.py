@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cascade_rl.records import Sample
-from cascade_rl.stages.feed import Feed
+from cascade_rl.stages.feed import Feed, take_packed
 
 
 def sample(name: str, length: int = 3) -> Sample:
@@ -23,7 +23,7 @@ def names(samples: list[Sample]) -> list[str]:
 
 def test_each_epoch_has_every_row_once_in_a_new_order() -> None:
     feed = Feed([source("a", 6)], [1.0], seed=0)
-    first, second = names(feed.take(6, 3)), names(feed.take(6, 3))
+    first, second = names(take_packed(feed, 6, 3)), names(take_packed(feed, 6, 3))
     assert sorted(first) == sorted(second) == [f"a{i}" for i in range(6)]
     assert first != second
 
@@ -31,7 +31,7 @@ def test_each_epoch_has_every_row_once_in_a_new_order() -> None:
 def test_shares_follow_the_weights_at_every_moment() -> None:
     feed = Feed([source("a", 5), source("b", 7), source("c", 3)], [3.0, 2.0, 1.0], seed=1)
     for _ in range(60):
-        feed.take(1, 3)
+        take_packed(feed, 1, 3)
         for share, count in zip((3 / 6, 2 / 6, 1 / 6), feed.counts, strict=True):
             assert abs(share * feed.draws - count) < 1.0001
     assert feed.counts == [30, 20, 10]
@@ -39,36 +39,35 @@ def test_shares_follow_the_weights_at_every_moment() -> None:
 
 def test_packed_sequences_hold_whole_samples_and_lose_none() -> None:
     feed = Feed([source("a", 4, length=4)], [1.0], seed=0)
-    taken = feed.take(2, 7)  # one sample of 4 fits in 7, a second does not
+    taken = take_packed(feed, 2, 7)  # one sample of 4 fits in 7, a second does not
     assert len(taken) == 2
-    assert len(feed.take(1, 8)) == 2
+    assert len(take_packed(feed, 1, 8)) == 2
     assert feed.draws == 4
-    assert feed.tokens == 16
 
 
 def test_resuming_at_any_cursor_gives_the_same_samples() -> None:
     sources = [source("a", 5), source("b", 3)]
     whole = Feed(sources, [2.0, 1.0], seed=7)
-    steps = [names(whole.take(2, 7)) for _ in range(12)]
+    steps = [names(take_packed(whole, 2, 7)) for _ in range(12)]
     for cut in range(12):
         first = Feed(sources, [2.0, 1.0], seed=7)
         for _ in range(cut):
-            first.take(2, 7)
+            take_packed(first, 2, 7)
         again = Feed(sources, [2.0, 1.0], seed=7)
         again.restore(first.cursor())
-        assert [names(again.take(2, 7)) for _ in range(12 - cut)] == steps[cut:]
+        assert [names(take_packed(again, 2, 7)) for _ in range(12 - cut)] == steps[cut:]
 
 
 def test_resuming_at_the_exact_end_of_an_epoch_starts_the_next_one() -> None:
     feed = Feed([source("a", 4)], [1.0], seed=3)
-    feed.take(4, 3)
+    take_packed(feed, 4, 3)
     again = Feed([source("a", 4)], [1.0], seed=3)
     again.restore(feed.cursor())
-    assert sorted(names(again.take(4, 3))) == ["a0", "a1", "a2", "a3"]
+    assert sorted(names(take_packed(again, 4, 3))) == ["a0", "a1", "a2", "a3"]
 
 
 def test_seeds_give_different_orders() -> None:
-    orders = {tuple(names(Feed([source("a", 8)], [1.0], seed=s).take(8, 3))) for s in range(5)}
+    orders = {tuple(names(take_packed(Feed([source("a", 8)], [1.0], seed=s), 8, 3))) for s in range(5)}
     assert len(orders) == 5
 
 
@@ -76,4 +75,4 @@ def test_empty_sources_and_long_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="no empty source"):
         Feed([source("a", 2), []], [1.0, 1.0], seed=0)
     with pytest.raises(ValueError, match="has 3 tokens, a packed sequence 2"):
-        Feed([source("a", 2)], [1.0], seed=0).take(1, 2)
+        take_packed(Feed([source("a", 2)], [1.0], seed=0), 1, 2)

@@ -75,7 +75,7 @@ class StageContext:
 
     # --- resume, log, save ----------------------------------------------------------------------------------------------------
 
-    def resume(self, policy: Policy, optim: AdamW, feed: Feed) -> int:
+    def resume(self, policy: Policy, optim: AdamW, feed: Feed[Any]) -> int:
         """Puts back the last saved state, cuts the logs to it, and gives the number of steps already done (0 on a fresh start)."""
         self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
@@ -109,7 +109,7 @@ class StageContext:
         self.notes.append(text)
         self.say(f'stage "{self.name}": {text}')
 
-    def save_if_due(self, step: int, total: int, every: int, policy: Policy, optim: AdamW, feed: Feed) -> None:
+    def save_if_due(self, step: int, total: int, every: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
         """Saves the state every `every` steps, and when the user asked to stop (then it raises Interrupted)."""
         stopping = self.stop() and step < total
         if stopping or (every and step % every == 0 and step < total):
@@ -117,7 +117,7 @@ class StageContext:
         if stopping:
             raise Interrupted(f'stage "{self.name}": stopped and saved after step {step} of {total}; go on with: {self.how_to_go_on}')
 
-    def _save(self, step: int, policy: Policy, optim: AdamW, feed: Feed) -> None:
+    def _save(self, step: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
         assert self._metrics is not None and self._timing is not None
         self._metrics.sync()
         cursor = {"feed": feed.cursor(), "metrics_bytes": self._metrics.position(), "timing_bytes": self._timing.position()}

@@ -2,29 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from cascade_rl.records import Sample
 from cascade_rl.seeds import derive_seed
 
+Item = TypeVar("Item")
 
-class Feed:
-    """Draws samples from weighted sources without end; each source is gone through in a new order every epoch.
+
+class Feed(Generic[Item]):
+    """Draws items from weighted sources without end; each source is gone through in a new order every epoch.
 
     After any number of draws each source's share is within one draw of its weight. The cursor is a few integers, so resuming
     goes on at the exact sample; a step may end anywhere in an epoch, its very end included.
     """
 
-    def __init__(self, sources: Sequence[Sequence[Sample]], weights: Sequence[float], seed: int) -> None:
+    def __init__(self, sources: Sequence[Sequence[Item]], weights: Sequence[float], seed: int) -> None:
         if len(sources) != len(weights) or not sources or any(len(source) == 0 for source in sources):
             raise ValueError(f"feed: needs one weight per source and no empty source; got sizes {[len(s) for s in sources]}")
         self.sources = sources
         self.shares = np.array(weights, dtype=np.float64) / sum(weights)
         self.seed = seed
         self.counts = [0] * len(sources)
-        self.tokens = 0
         self._order = lru_cache(maxsize=2 * len(sources))(self._permutation)
 
     @property
@@ -35,37 +36,47 @@ class Feed:
         generator = np.random.Generator(np.random.Philox(derive_seed(self.seed, "order", source, epoch)))
         return generator.permutation(len(self.sources[source]))
 
-    def _next(self) -> tuple[int, Sample]:
-        """The sample of the next draw, not yet drawn: from the source that lags most behind its share."""
+    def _next(self) -> tuple[int, Item]:
+        """The item of the next draw, not yet drawn: from the source that lags most behind its share."""
         lag = self.shares * (self.draws + 1) - self.counts
         source = int(np.argmax(lag))
         epoch, place = divmod(self.counts[source], len(self.sources[source]))
         return source, self.sources[source][self._order(source, epoch)[place]]
 
-    def take(self, num_sequences: int, pack_tokens: int) -> list[Sample]:
-        """The next samples that fill `num_sequences` packed sequences of at most `pack_tokens` tokens, in drawing order.
+    def peek(self) -> Item:
+        """What the next draw will give."""
+        return self._next()[1]
 
-        No sample is cut or lost: one that does not fit the last sequence starts the next step. Every sample must fit one.
-        """
-        taken: list[Sample] = []
-        room = 0
-        opened = 0
-        while True:
-            source, sample = self._next()
-            if len(sample) > pack_tokens:
-                raise ValueError(f"feed: sample {sample.source} has {len(sample)} tokens, a packed sequence {pack_tokens}")
-            if len(sample) > room:
-                if opened == num_sequences:
-                    return taken
-                opened, room = opened + 1, pack_tokens
-            room -= len(sample)
+    def take(self, num: int) -> list[Item]:
+        """The next `num` items."""
+        taken = []
+        for _ in range(num):
+            source, item = self._next()
             self.counts[source] += 1
-            self.tokens += len(sample)
-            taken.append(sample)
+            taken.append(item)
+        return taken
 
     def cursor(self) -> dict[str, Any]:
-        return {"counts": list(self.counts), "tokens": self.tokens}
+        return {"counts": list(self.counts)}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         self.counts = list(cursor["counts"])
-        self.tokens = cursor["tokens"]
+
+
+def take_packed(feed: Feed[Sample], num_sequences: int, pack_tokens: int) -> list[Sample]:
+    """The next samples that fill `num_sequences` packed sequences of at most `pack_tokens` tokens, in drawing order.
+
+    No sample is cut or lost: one that does not fit the last sequence starts the next step. Every sample must fit one.
+    """
+    taken: list[Sample] = []
+    opened = room = 0
+    while True:
+        sample = feed.peek()
+        if len(sample) > pack_tokens:
+            raise ValueError(f"feed: sample {sample.source} has {len(sample)} tokens, a packed sequence {pack_tokens}")
+        if len(sample) > room:
+            if opened == num_sequences:
+                return taken
+            opened, room = opened + 1, pack_tokens
+        room -= len(sample)
+        taken += feed.take(1)

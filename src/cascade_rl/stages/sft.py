@@ -104,7 +104,7 @@ class SFT:
         """Trains from ctx.start and leaves ctx.dir.checkpoint; goes on from the last saved state if there is one."""
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
-        from cascade_rl.stages.feed import Feed
+        from cascade_rl.stages.feed import Feed, take_packed
         from cascade_rl.stages.step import update
 
         feed = Feed([self._samples(source, ctx) for source in self.data], [s.weight for s in self.data], seed=ctx.seed)
@@ -113,7 +113,7 @@ class SFT:
         first = ctx.resume(policy, optim, feed)
         with ctx.progress(self.steps, first) as bar:
             for step in range(first, self.steps):
-                samples = feed.take(self.batch_size, self.pack_tokens)
+                samples = take_packed(feed, self.batch_size, self.pack_tokens)
                 stats = update(
                     policy, optim, samples, "sft", lr=self._lr(step),
                     max_tokens_per_microbatch=self.microbatch_tokens, max_grad_norm=self.max_grad_norm,
@@ -122,7 +122,7 @@ class SFT:
                                    "num_tokens": stats.num_tokens, "num_targets": stats.num_targets})  # fmt: skip
                 bar.step(step + 1, {"loss": stats.loss}, tokens=stats.num_tokens)
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
-        ctx.finish(policy, {"tokens": feed.tokens, "samples": feed.draws})
+        ctx.finish(policy, {"steps": self.steps, "samples": feed.draws})
 
     def _lr(self, step: int) -> float:
         from cascade_rl.model.optim import learning_rate
