@@ -61,7 +61,16 @@ def test_eval_of_a_model_folder(model: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_eval_names_a_task_that_lacks_its_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["eval", str(model), "--tasks", "gsm8k", "--out", str(tmp_path / "o"), "--set", f"tasks.gsm8k.path={tmp_path / 'none.jsonl'}"]
+    argv = [
+        "eval",
+        str(model),
+        "--tasks",
+        "gsm8k",
+        "--out",
+        str(tmp_path / "o"),
+        "--set",
+        f"tasks.gsm8k.path={tmp_path / 'none.jsonl'}",
+    ]
     assert main(argv) == 1
     assert "none.jsonl" in capsys.readouterr().err
 

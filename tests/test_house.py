@@ -56,7 +56,10 @@ def test_imports_only_go_down(path: Path) -> None:
     own = room(module_of(path))
     tree = ast.parse(path.read_text())
     hints = {  # what only a type checker reads may point up
-        name for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) for name in imports(node)
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for name in imports(node)
     }
     for name in imports(tree):
         if name.startswith("cascade_rl.") and name not in hints and room(name) not in ("", "__version__", own):
@@ -147,8 +150,6 @@ def config_fields() -> list[tuple[str, str]]:
 
 def test_every_recipe_key_is_read() -> None:
     """Invariant 3: a key that nothing reads would be a promise that nothing keeps."""
-    read = {
-        node.attr for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
-    }
+    read = {node.attr for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     unread = [f"{cls}.{name}" for cls, name in config_fields() if name not in read]
     assert not unread, f"declared in a recipe and never read: {unread}"

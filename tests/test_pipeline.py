@@ -200,7 +200,9 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Pa
 def test_ctrl_c_saves_and_says_how_to_go_on(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
     command = [sys.executable, "-m", "cascade_rl.cli", "run", str(recipe_file), "--run", str(run), "--set", "first.save_every=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+    )
     deadline = time.monotonic() + 120
     while not list(run.glob("stages/*/metrics.jsonl")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)

@@ -7,7 +7,7 @@ import pytest
 
 from cascade_rl.errors import RecipeError
 from cascade_rl.pipeline import resolved
-from cascade_rl.recipe import load_recipe, parse_recipe, to_json
+from cascade_rl.recipe import load_recipe, to_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -138,9 +138,7 @@ def test_the_resolved_recipe_has_every_value_and_the_arithmetic(tmp_path: Path) 
 
 
 def test_editing_a_stage_changes_its_fingerprint_and_later_ones_only(tmp_path: Path) -> None:
-    three = GOOD + "".join(
-        f'[[stage]]\nkind = "sft"\nname = "sft{i}"\nsteps = 4\ndata = [{{ task = "sums" }}]\n' for i in (2, 3)
-    )
+    three = GOOD + "".join(f'[[stage]]\nkind = "sft"\nname = "sft{i}"\nsteps = 4\ndata = [{{ task = "sums" }}]\n' for i in (2, 3))
     base = [stage["fingerprint"] for stage in resolved(load(tmp_path, three))["stages"]]
     edited = [stage["fingerprint"] for stage in resolved(load(tmp_path, three, "sft2.steps=5"))["stages"]]
     assert [a == b for a, b in zip(base, edited, strict=True)] == [True, False, False]

@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = verb("eval", _eval, "Evaluate a model folder (or a run's last checkpoint) on tasks.")
     evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    evaluate.add_argument("--tasks", required=True, metavar="NAME[,NAME...]", help="task names; settings by --set tasks.NAME.key=...")
+    evaluate.add_argument(
+        "--tasks", required=True, metavar="NAME[,NAME...]", help="task names; settings by --set tasks.NAME.key=..."
+    )
     evaluate.add_argument("--recipe", type=Path, help="take tasks, format and eval settings from this recipe")
     evaluate.add_argument("--split", choices=("dev", "test"), default="test")
     evaluate.add_argument("--out", type=Path, metavar="FOLDER", help="where rows and scores go (default: runs/eval-NAME)")

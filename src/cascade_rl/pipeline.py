@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.recipe import Recipe, to_json
+from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, read_json, sweep_temporary, write_json
 from cascade_rl.seeds import derive_seed
 
@@ -93,7 +94,7 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         chosen = names.index(only)
         missing = [item.stage.name for item in planned[:chosen] if item.outlook != "done"]
         if missing:
-            raise RecipeError(f'--only {only}: earlier stages are not done: {", ".join(missing)}; run them first')
+            raise RecipeError(f"--only {only}: earlier stages are not done: {', '.join(missing)}; run them first")
         planned = planned[: chosen + 1]
     return planned
 
@@ -141,8 +142,9 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
 def _check_data(recipe: Recipe) -> None:
     """Reads every task that will be asked later, so that a missing file or a bad row is an error now."""
     for name in recipe.eval.tasks:
-        for split, wanted in (("dev", recipe.eval.dev), ("test", recipe.eval.test)):
-            if wanted and not recipe.tasks[name].prompts(split):
+        splits: tuple[Split, ...] = ("dev", "test")
+        for split in splits:
+            if recipe.eval.num_prompts(split) and not recipe.tasks[name].prompts(split):
                 raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
     for stage in recipe.stages:
         for name in stage.task_names():
@@ -237,7 +239,7 @@ class _Walk:
         with closing(ctx):
             item.stage.run(ctx)
 
-    def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Literal["dev", "test"]) -> None:
+    def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
             raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
 
@@ -250,8 +252,8 @@ class _Walk:
 
     def report(self) -> None:
         from cascade_rl.eval.matrix import Matrix
-        from cascade_rl.observe.tables import print_matrix
         from cascade_rl.observe.report import build
+        from cascade_rl.observe.tables import print_matrix
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
@@ -284,7 +286,7 @@ def find_checkpoint(place: Path) -> Path:
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 
 
-def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Literal["dev", "test"], out: Path | None) -> None:
+def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Split, out: Path | None) -> None:
     """`cascade eval`: rows of one checkpoint in a folder of their own, with the recipe's tasks, format and eval settings."""
     from cascade_rl.eval.matrix import Matrix
     from cascade_rl.eval.suite import Suite

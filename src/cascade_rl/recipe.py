@@ -191,12 +191,12 @@ def _override(table: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise RecipeError(f'--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50')
+        raise RecipeError(f"--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is meant as a string
-    stages = {t.get("name", t.get("kind")): t for t in table.get("stage", []) if isinstance(t, dict)}
+    stages = {str(t.get("name", t.get("kind"))): t for t in table.get("stage", []) if isinstance(t, dict)}
     sections = [f.name for f in dataclasses.fields(Recipe) if f.name != "stages"]
     first = keys[0]
     if first in stages and len(keys) > 1:

@@ -190,6 +190,8 @@ class Sample:
                  a matter of position: pad ids appear in no Sample. mask[0] must be False (nothing predicts the first token).
     logp_sampler float32 [T] or None; meaningful where mask.
     advantage    float32 [T] or None; meaningful where mask.
+    logp_old     float32 [T] or None: the policy's own log-probs before the first of several updates on this sample.
+    logp_start   float32 [T] or None: those of the policy at the stage's start.
     source       where it came from (prompt id or file:line), for messages and counting.
     """
 
@@ -197,6 +199,8 @@ class Sample:
     mask: np.ndarray
     logp_sampler: np.ndarray | None = None
     advantage: np.ndarray | None = None
+    logp_old: np.ndarray | None = None
+    logp_start: np.ndarray | None = None
     domain: str = ""
     source: str = ""
 

@@ -6,7 +6,7 @@ STAIRS = "one\n two\n  three"
 ALPHABET_STORY = " ".join(
     f"{name} went home."
     for name in (
-        "Ann Bob Cal Dan Eve Fay Gus Hal Ike Jan Ken Lee Max Ned Ora Pat Quin Ray Sue Ted Uma Val Wes Xia Yan Zed".split()
+        ["Ann", "Bob", "Cal", "Dan", "Eve", "Fay", "Gus", "Hal", "Ike", "Jan", "Ken", "Lee", "Max", "Ned", "Ora", "Pat", "Quin", "Ray", "Sue", "Ted", "Uma", "Val", "Wes", "Xia", "Yan", "Zed"]
     )
 )
 CAPITALS = (
@@ -85,9 +85,7 @@ GRADES = "\n".join(
     "\t".join(f'"{field}"' for field in row.split())
     for row in ("StudentID Subject Grade Semester Score", "1 Art A Fall 90", "2 Art B Fall 80", "3 Art C Fall 70")
 )
-BATTLES = (
-    "1796-04-12, 1796-05-10, 1797-01-14, 1798-07-21, 1800-06-14, 1805-12-02, 1806-10-14, 1807-02-08, 1807-06-14, 1809-07-05, 1815-06-18"
-)
+BATTLES = "1796-04-12, 1796-05-10, 1797-01-14, 1798-07-21, 1800-06-14, 1805-12-02, 1806-10-14, 1807-02-08, 1807-06-14, 1809-07-05, 1815-06-18"
 KEYWORDS = {f"keyword{i}": word for i, word in enumerate(("ant", "bee", "cat", "dog", "elk"), start=1)}
 
 # id, arguments, follows, does not follow
@@ -177,9 +175,14 @@ TABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("format:parentheses", {}, "(a [b {c (d [e])}])", "(a [b {c (d e)}])"),
     ("format:quote_unquote", {}, '"Less is more" means brevity wins.', '"Less is more" "Brevity wins"'),
-    ("format:quotes", {}, "He said, \"She said, 'They don't say \"no\" here' to me.\"", "He said, \"She said, 'no' to me.\""),
+    ("format:quotes", {}, 'He said, "She said, \'They don\'t say "no" here\' to me."', "He said, \"She said, 'no' to me.\""),
     ("format:sub-bullets", {}, "* a\n  - b\n* c\n  - d", "* a\n  - b\n* c"),
-    ("format:thesis", {}, "# One\n<i>It holds.</i> Look why.\n# Two\n<em>So too.</em> See.", "# One\n<i>It holds.</i>\n# Two\nSee."),
+    (
+        "format:thesis",
+        {},
+        "# One\n<i>It holds.</i> Look why.\n# Two\n<em>So too.</em> See.",
+        "# One\n<i>It holds.</i>\n# Two\nSee.",
+    ),
     ("format:title_case", {}, "The Lord of the Rings Is a Long Book.", "The lord of the Rings."),
     ("ratio:overlap", {"reference_text": "a b c d e", "percentage": 50}, "a b c x", "a b c d"),
     ("ratio:sentence_balance", {}, "It is. Is it? It is!", "It is. Is it?"),

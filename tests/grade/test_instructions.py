@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.grade.instructions_table import TABLE
 
 from cascade_rl.errors import GraderError
 from cascade_rl.grade.instructions import (
@@ -14,7 +15,6 @@ from cascade_rl.grade.instructions import (
 )
 from cascade_rl.grade.instructions.checks import MODES, REFERENCE, STRICT
 from cascade_rl.grade.instructions.describe import TEXTS
-from tests.grade.instructions_table import TABLE
 
 DATA = Path(__file__).parents[1] / "data"
 IFEVAL = [json.loads(line) for line in (DATA / "instructions_ifeval.jsonl").read_text("utf-8").splitlines()]

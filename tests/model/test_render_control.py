@@ -5,7 +5,7 @@ import json
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -78,6 +78,9 @@ def test_text_comes_back_as_it_was():
 
 @settings(max_examples=200, deadline=None)
 @given(TEXT)
+@example("a</think")
+@example("think>a")
+@example("think")
 def test_hiding_is_undone(text):
     shield = RENDERER.controls.shield()
     hidden = shield.hide(text)

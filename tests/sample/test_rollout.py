@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.model.tiny import tiny_tokenizer
 
 import cascade_rl.sample.rollout as rollout_room
 from cascade_rl.errors import CascadeError, ToolError
@@ -13,9 +14,11 @@ from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
 from cascade_rl.sample.rollout import grade_all, rollout
-from tests.model.tiny import tiny_tokenizer
 
-ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+ADD = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+}
 CALL = "<tool_call>\n<function=add>\n<parameter=n>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
@@ -93,7 +96,9 @@ def prompt(number: int = 0) -> Prompt:
 def run(task: Adding, script: list[list[str]], prompts: int = 1, n: int = 1, budget: int = 500):
     renderer = load_renderer(tiny_tokenizer(), RenderConfig())
     sampler = Scripted(*script)
-    groups = rollout(sampler, renderer, {"adding": task}, [prompt(i) for i in range(prompts)], n, SamplingParams(max_new_tokens=budget), 0)
+    groups = rollout(
+        sampler, renderer, {"adding": task}, [prompt(i) for i in range(prompts)], n, SamplingParams(max_new_tokens=budget), 0
+    )
     return sampler, groups
 
 
@@ -140,7 +145,14 @@ def test_tool_errors_are_text_for_the_model_and_crashes_are_unscored(monkeypatch
     end = "<|im_end|>"
     _, groups = run(
         task,
-        [[CALL.format(13) + end], [CALL.format(666) + end], [CALL.format(99) + end], [CALL.format(4) + end], ["sorry" + end], ["ok" + end]],
+        [
+            [CALL.format(13) + end],
+            [CALL.format(666) + end],
+            [CALL.format(99) + end],
+            [CALL.format(4) + end],
+            ["sorry" + end],
+            ["ok" + end],
+        ],
         prompts=4,
     )
     told = [group.rollouts[0] for group in groups]
@@ -164,7 +176,9 @@ def test_rewards_land_on_their_rollouts_whatever_the_order_of_verdicts(monkeypat
     assert [[r.answer for r in group.rollouts] for group in graded] == [["0", "1", "2"], ["3", "4", "5"]]
 
 
-def test_a_grader_that_crashes_or_hangs_is_unscored_and_one_that_gives_no_reward_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grader_that_crashes_or_hangs_is_unscored_and_one_that_gives_no_reward_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rollout_room, "GRADE_TIMEOUT_S", 0.1)
 
     async def grading(told: Rollout) -> Any:
@@ -189,6 +203,6 @@ def test_too_many_calls_in_one_turn_are_refused_in_text(monkeypatch: pytest.Monk
     monkeypatch.setattr(rollout_room, "MAX_CALLS_PER_TURN", 1)
     task = Adding()
     _, groups = run(task, [[CALL.format(2) + "\n" + CALL.format(3) + "<|im_end|>"], ["ok<|im_end|>"]])
-    assert [m.content for m in groups[0].rollouts[0].messages if m.role == "tool"][0] == "total 2"
+    assert next(m.content for m in groups[0].rollouts[0].messages if m.role == "tool") == "total 2"
     assert "more than 1 calls" in groups[0].rollouts[0].messages[2].content
     assert task.opened[0].total == 2

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.model.tiny import make_tiny
 
 from cascade_rl.errors import DataError
 from cascade_rl.pipeline import run_recipe
 from cascade_rl.recipe import ModelConfig, parse_recipe
 from cascade_rl.run import StageDir
 from cascade_rl.stages.sft import SFT
-from tests.model.tiny import make_tiny
 
 ROWS = [
     {"messages": [{"role": "user", "content": f"say {word}"}, {"role": "assistant", "content": word * times}]}
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(folder: Path, out: Path, model: Mapping[str, Any] = {}, **changes: Any) -> StageDir:  # noqa: B006 (never changed)
+def run(folder: Path, out: Path, model: Mapping[str, Any] = {}, **changes: Any) -> StageDir:
     stage = {
         "kind": "sft", "name": "sft", "steps": 3, "batch_size": 1, "pack_tokens": 256, "learning_rate": 1e-3, "min_learning_rate": 0.0,
         "data": [{"rows": str(folder / "rows.jsonl")}], **changes,

@@ -3,6 +3,7 @@
 Letters: T tokens of a batch, N trained tokens (targets) of a batch.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor
 
 from cascade_rl.records import Sample
+
+# What a sample may carry for each of its tokens; a target's `name_N` holds it for the trained ones.
+CARRIED = ("logp_sampler", "advantage", "logp_old", "logp_start")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -22,6 +26,8 @@ class Targets:
     num_samples     samples of the batch that have at least one trained token.
     logp_sampler_N  float32, or None where the samples carry none.
     advantage_N     float32, or None where the samples carry none.
+    logp_old_N      float32, the policy's own log-probs before the first of several updates; None in the first.
+    logp_start_N    float32, those of the policy at the stage's start; None where no loss asks for them.
     """
 
     token_ids_N: Tensor
@@ -29,6 +35,8 @@ class Targets:
     num_samples: int
     logp_sampler_N: Tensor | None = None
     advantage_N: Tensor | None = None
+    logp_old_N: Tensor | None = None
+    logp_start_N: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,17 +66,9 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on another device."""
         told = self.targets
-
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
-
-        targets = Targets(
-            told.token_ids_N.to(device),
-            told.sample_N.to(device),
-            told.num_samples,
-            move(told.logp_sampler_N),
-            move(told.advantage_N),
-        )
+        per_token = {f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.name.endswith("_N")}
+        moved = {name: None if tensor is None else tensor.to(device) for name, tensor in per_token.items()}
+        targets = dataclasses.replace(told, **moved)
         return Batch(self.token_ids_T.to(device), self.position_ids_T.to(device), self.lengths, self.query_N.to(device), targets)
 
 
@@ -111,8 +111,7 @@ def join(samples: Sequence[Sample]) -> Batch:
         token_ids_N=torch.from_numpy(token_ids_T[place_N]),
         sample_N=torch.from_numpy(sample_N.astype(np.int64)),
         num_samples=sum(1 for count in trained if count),
-        logp_sampler_N=_gather("logp_sampler", [sample.logp_sampler for sample in samples], place_N),
-        advantage_N=_gather("advantage", [sample.advantage for sample in samples], place_N),
+        **{f"{name}_N": _gather(name, [getattr(sample, name) for sample in samples], place_N) for name in CARRIED},
     )
     return Batch(
         token_ids_T=torch.from_numpy(token_ids_T),

@@ -20,11 +20,13 @@ class LossSum:
     total   scalar tensor with a gradient.
     weight  what the sums of all batches are divided by, once, after the last one.
     sums    further figures for the log, each summed over tokens and without gradient; divided by the number of trained tokens.
+    maxes   further figures of which the largest over all batches counts (never an average of maxima).
     """
 
     total: Tensor
     weight: float
     sums: Mapping[str, float] = field(default_factory=dict)
+    maxes: Mapping[str, float] = field(default_factory=dict)
 
 
 Loss = Callable[[Tensor, Targets], LossSum]

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cascade_rl.eval.matrix import Matrix, evaluate
 from cascade_rl.observe.log import rollout_row
@@ -69,10 +69,10 @@ class Suite:
     dtype: str
     seed: int
 
-    def fingerprint(self, task: str, split: Split, shown: Any) -> str:
-        """Of everything a cell of the matrix depends on besides the weights; `shown` is the task as JSON values."""
+    def fingerprint(self, task: str, split: Split) -> str:
+        """Of everything a cell of the matrix depends on besides the weights."""
         settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start")}
-        told = [settings, self.config.num_prompts(split), self.dtype, self.seed, task, shown]
+        told = [settings, self.config.num_prompts(split), self.dtype, self.seed, task, repr(self.tasks[task])]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def prompts(self, task: str, split: Split) -> Sequence[Prompt]:
@@ -84,7 +84,7 @@ class Suite:
             return True
         ledger = self.run.evals / f"{checkpoint}.{split}.done.json"
         recorded = read_json(ledger) if ledger.exists() else {}
-        wanted = {task: self.fingerprint(task, split, asdict(self.tasks[task])) for task in self.config.tasks}  # type: ignore[call-overload]
+        wanted = {task: self.fingerprint(task, split) for task in self.config.tasks}
         open_tasks = [task for task in self.config.tasks if recorded.get(task) != wanted[task]]
         if not open_tasks:
             return True
@@ -114,7 +114,11 @@ class Suite:
 
     def _keep_rollouts(self, groups: Sequence[Group], stage: str, checkpoint: str, task: str, split: Split) -> None:
         """RUN/eval/<checkpoint>.<split>.rollouts/<task>.jsonl: a few rollouts to read, token by token."""
-        decode = self.renderer.tokenizer.decode
+        tokenizer = self.renderer.tokenizer
+
+        def decode(ids: Sequence[int]) -> str:
+            return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
         rows = [
             rollout_row(group, index, decode, stage=stage)
             for group in groups[: self.config.rollouts_kept]

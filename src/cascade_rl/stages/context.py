@@ -115,11 +115,14 @@ class StageContext:
         if stopping or (every and step % every == 0 and step < total):
             self._save(step, policy, optim, feed)
         if stopping:
-            raise Interrupted(f'stage "{self.name}": stopped and saved after step {step} of {total}; go on with: {self.how_to_go_on}')
+            raise Interrupted(
+                f'stage "{self.name}": stopped and saved after step {step} of {total}; go on with: {self.how_to_go_on}'
+            )
 
     def _save(self, step: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
         assert self._metrics is not None and self._timing is not None
         self._metrics.sync()
+        self._timing.sync()
         cursor = {"feed": feed.cursor(), "metrics_bytes": self._metrics.position(), "timing_bytes": self._timing.position()}
         tensors = {"weights": policy.weights(), "optim": optim.state()}
         save_state(self.dir, State(step=step, tensors=tensors, cursor=cursor))

@@ -24,7 +24,7 @@ class StepStats:
     num_samples  samples with at least one trained token; num_tokens: their tokens; num_targets: their trained tokens.
     num_batches  forward passes.
     stepped      False when nothing was to be trained, so that the optimizer did not move.
-    means        the loss's further figures, each a mean over trained tokens.
+    means        the loss's further figures, each a mean over trained tokens; maxes: those of which the largest counts.
     """
 
     loss: float = 0.0
@@ -35,6 +35,7 @@ class StepStats:
     num_batches: int = 0
     stepped: bool = False
     means: dict[str, float] = field(default_factory=dict)
+    maxes: dict[str, float] = field(default_factory=dict)
 
 
 def update(
@@ -66,6 +67,7 @@ def update(
     gradients = _Gradients(optim.parameters, several=len(batches) > 1)
     total = weight = 0.0
     sums: dict[str, float] = {}
+    maxes: dict[str, float] = {}
     for batch in batches:
         part = loss(policy.logps(batch, temperature), batch.targets)
         value = part.total.item()
@@ -78,6 +80,8 @@ def update(
         weight += part.weight
         for name, figure in part.sums.items():
             sums[name] = sums.get(name, 0.0) + figure
+        for name, figure in part.maxes.items():
+            maxes[name] = max(maxes.get(name, figure), figure)
     num_targets = sum(batch.num_targets for batch in batches)
     counted = StepStats(
         num_samples=sum(len(batch.lengths) for batch in batches),

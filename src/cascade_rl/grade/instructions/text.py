@@ -28,6 +28,8 @@ _STOPS = frozenset(".!?…‽。！？")
 _BULLET = re.compile(r"[ \t]*(?:[*+•-]|\d{1,9}[.)])[ \t]+")
 _LIST_NUMBER = re.compile(r"\(?\d{1,9}[.)]")
 _DECORATION = " \t*_#>`~|"
+_LONGEST_RUN = 500
+_CJK_STOP = re.compile(r"(?<=[。！？])(?![。！？」』”’）])")
 # A stop that nobody put a space after: "Nice!No space.Really?"
 _GLUED = re.compile(r"(?<=[a-z\d)\"'”’][.!?])(?=[A-Z])|(?<=[!?])(?=[A-Z])")
 
@@ -100,12 +102,15 @@ def sentences(text: str) -> list[str]:
         body = _BULLET.sub("", line.strip(), count=1).strip(" \t#>|")
         if not words(body):
             continue
-        pieces = [part.strip() for piece in _punkt(body) for part in _GLUED.split(piece)]
+        pieces = [part.strip() for run in _CJK_STOP.split(body) for piece in _punkt(run) for part in _GLUED.split(piece)]
         found += [piece for piece in pieces if words(piece) and not _LIST_NUMBER.fullmatch(piece)]
     return found
 
 
 def _punkt(text: str) -> list[str]:
+    """nupunkt's sentences; it takes quadratic time within a run without blanks, so that overlong ones are cut."""
+    if max(map(len, text.split()), default=0) > _LONGEST_RUN:
+        text = re.sub(r"\S+", lambda run: run[0][:_LONGEST_RUN], text)
     return [str(sentence) for sentence in nupunkt.sent_tokenize(text)]
 
 
@@ -228,11 +233,18 @@ def reference_sentences(text: str) -> list[str]:
     return [sentence.strip() for sentence in _punkt(text) if sentence.strip()]
 
 
+_LAST_PERIOD = re.compile(r"(?<!\.)\.([\])}>\"'»”’ ]*)\Z")
+
+
 @functools.cache
 def _treebank() -> NLTKWordTokenizer:
     return NLTKWordTokenizer()
 
 
 def reference_tokens(text: str) -> list[str]:
-    """Treebank tokens, punctuation included, sentence by sentence (what NLTK's `word_tokenize` gives)."""
-    return [token for sentence in reference_sentences(text) for token in _treebank().tokenize(sentence)]
+    """Treebank tokens, punctuation included, as if sentence by sentence (what NLTK's `word_tokenize` gives).
+
+    The tokenizer parts the period from the last word of its text only; so that one call does, it is parted here for each sentence.
+    """
+    parted = [_LAST_PERIOD.sub(r" . \1", sentence) for sentence in reference_sentences(text)]
+    return _treebank().tokenize("\n".join(parted))

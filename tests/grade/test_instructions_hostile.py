@@ -1,0 +1,30 @@
+"""Model output is hostile: 100 kB made to upset patterns is checked in well under a second, and nothing raises."""
+
+import inspect
+import time
+
+import pytest
+from tests.grade.instructions_table import TABLE
+
+from cascade_rl.grade.instructions import check, compile_instructions
+from cascade_rl.grade.instructions.checks import MODES, REFERENCE, STRICT
+
+SIZE = 100_000
+PIECES = ["a", "\n", "* ", "a\n", "\"'", "([{", "<<a", "Question 1", ". ", "?! ", "a. B", "😀", "猫", "1,", "a'", "-\n*", 'a"!']
+MIXED = ["<i>" + "\n#" * 50_000, "[" * 50_000 + "]" * 50_000, '"!' * 50_000, "." * SIZE + "😀", "*" * 50_000 + "a" * 50_000]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", [piece * (SIZE // len(piece)) for piece in PIECES] + MIXED, ids=lambda text: repr(text[:6]))
+def test_hostile_text_is_checked_in_linear_time(text, mode):
+    for name, kwargs, _, _ in TABLE:
+        checks = compile_instructions([name], [kwargs], mode)
+        start = time.process_time()
+        check(checks, text)
+        assert time.process_time() - start < 0.9, name
+
+
+def test_both_modes_take_the_same_arguments():
+    for name, strict in STRICT.items():
+        mine, theirs = (list(inspect.signature(function).parameters) for function in (strict, REFERENCE[name]))
+        assert mine == theirs, name
