@@ -1,9 +1,9 @@
 """Causal attention over packed samples, as a function that transformers' models call in place of their own.
 
 Samples lie end to end in one row of T tokens; `plan_attention` cuts the row into pieces of a few samples of similar length, and
-`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. Probabilities are
-recomputed in the backward pass: only queries, keys and values are kept. Long samples go through in blocks of queries that see
-only the keys they may, so memory grows with T and not with its square.
+`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. Long samples go
+through in blocks of queries that see only the keys they may, and their probabilities are computed again in the backward pass, so
+memory grows with T and not with its square.
 
 Letters: T tokens, H query heads, K key-value heads, G = H / K query heads to a key-value head, B samples of a piece, L their
 padded length, D head size, Q queries of a block, S keys the block sees.
@@ -12,7 +12,7 @@ padded length, D head size, Q queries of a block, S keys the block sees.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ NAME = "cascade_packed"
 MAX_PADDING = 0.12
 # Scores of a block of queries are at most so many numbers (64 MB in float32).
 MAX_SCORES = 1 << 24
+# Probabilities of samples up to this length are kept for the backward pass, those of longer ones computed again.
+KEEP_BELOW = 256
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,89 +95,89 @@ def attend(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, pieces: Sequen
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, pieces: Sequence[Piece], shape: Shape) -> Tensor:
-        ctx.save_for_backward(query_THD, key_TKD, value_TKD)
-        ctx.pieces, ctx.shape = pieces, shape
-        num_heads = query_THD.shape[1]
+        kept: list[Tensor] = []
         out_THD = query_THD.new_empty(*query_THD.shape[:2], value_TKD.shape[2])
         for piece in pieces:
-            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece)
+            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             out = q.new_empty(*q.shape[:3], v.shape[2])
             for queries, keys in _blocks(q.shape, shape.window):
                 prob, _ = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
                 out[:, :, queries] = (prob @ v[:, keys]).view(*out[:, :, queries].shape)
-            _put_back(out_THD, out, piece, num_heads)
+                if _keeps(piece, shape):
+                    kept.append(prob)
+            _put_back(out_THD, out, piece)
+        ctx.save_for_backward(query_THD, key_TKD, value_TKD, *kept)
+        ctx.pieces, ctx.shape = pieces, shape
         return out_THD
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query_THD, key_TKD, value_TKD = ctx.saved_tensors
-        grad_THD = grads[0]
-        num_heads, num_kv = query_THD.shape[1], key_TKD.shape[1]
+        query_THD, key_TKD, value_TKD, *kept = ctx.saved_tensors
+        shape: Shape = ctx.shape
+        probs = iter(kept)
         grad_q_THD, grad_k_TKD, grad_v_TKD = (
             torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query_THD, key_TKD, value_TKD)
         )
         for piece in ctx.pieces:
-            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece)
-            grad = _grouped(grad_THD, piece, num_kv)
-            grad_q = torch.empty_like(q)
-            blocks = _blocks(q.shape, ctx.shape.window)
-            # One block writes its keys' gradients; several must add them up.
-            grad_k, grad_v = (torch.zeros_like(k), torch.zeros_like(v)) if len(blocks) > 1 else (k, v)
-            for queries, keys in blocks:
-                prob, slope = _probabilities(q[:, :, queries], k[:, keys], queries, keys, ctx.shape)
-                q_block, grad_block = q[:, :, queries].flatten(1, 2), grad[:, :, queries].flatten(1, 2)
+            q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
+            grad = _grouped(grads[0], piece, key_TKD.shape[1], padding="zero")
+            grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+            for queries, keys in _blocks(q.shape, shape.window):
+                if _keeps(piece, shape):
+                    prob, slope = next(probs), None
+                else:
+                    prob, slope = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
+                grad_block = grad[:, :, queries].flatten(1, 2)
                 grad_prob = grad_block @ v[:, keys].transpose(1, 2)
                 grad_score = torch.ops.aten._softmax_backward_data(grad_prob, prob, -1, prob.dtype)
                 if slope is not None:
                     grad_score *= slope
-                grad_q[:, :, queries] = ((grad_score @ k[:, keys]) * ctx.shape.scale).view(*grad_q[:, :, queries].shape)
-                block_k = (grad_score.transpose(1, 2) @ q_block) * ctx.shape.scale
-                block_v = prob.transpose(1, 2) @ grad_block
-                if len(blocks) == 1:
-                    grad_k, grad_v = block_k, block_v
-                else:
-                    grad_k[:, keys] += block_k
-                    grad_v[:, keys] += block_v
-            _put_back(grad_q_THD, grad_q, piece, num_heads)
-            _put_back(grad_k_TKD, grad_k[:, None], piece, num_kv)
-            _put_back(grad_v_TKD, grad_v[:, None], piece, num_kv)
+                grad_q[:, :, queries] = (grad_score @ k[:, keys]).view(*grad_q[:, :, queries].shape)
+                grad_k[:, keys] += grad_score.transpose(1, 2) @ q[:, :, queries].flatten(1, 2)
+                grad_v[:, keys] += prob.transpose(1, 2) @ grad_block
+            _put_back(grad_q_THD, grad_q.mul_(shape.scale), piece)
+            _put_back(grad_k_TKD, grad_k[:, None], piece)
+            _put_back(grad_v_TKD, grad_v[:, None], piece)
         return grad_q_THD, grad_k_TKD, grad_v_TKD, None, None
 
 
-def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece) -> tuple[Tensor, Tensor, Tensor]:
-    """A piece's queries [B * K, G, L, D], keys and values [B * K, L, D]."""
+def _keeps(piece: Piece, shape: Shape) -> bool:
+    """Whether probabilities wait for the backward pass: for short samples they are smaller than a layer's other activations."""
+    return piece.row_BL.shape[1] <= KEEP_BELOW and shape.softcap is None
+
+
+def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    """A piece's queries [B * K, G, L, D], times the scale, and its keys and values [B * K, L, D]."""
     num_kv = key_TKD.shape[1]
-    return (
-        _grouped(query_THD, piece, num_kv, keep_padding=True),
-        _grouped(key_TKD, piece, num_kv, keep_padding=True).squeeze(1),
-        _grouped(value_TKD, piece, num_kv, keep_padding=True).squeeze(1),
-    )
+    query, key, value = (_grouped(x, piece, num_kv, padding="any") for x in (query_THD, key_TKD, value_TKD))
+    return query * shape.scale, key.squeeze(1), value.squeeze(1)
 
 
-def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, keep_padding: bool = False) -> Tensor:
-    """The piece's part of [T, H, D] as [B * K, G, L, D]; padded places are zero, or some real row if `keep_padding`."""
+def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, padding: Literal["any", "zero"]) -> Tensor:
+    """The piece's part of [T, H, D] as [B * K, G, L, D]; padded places hold some real row, or zeros."""
     _, num_heads, size = x_THD.shape
     batch, length = piece.row_BL.shape
     if piece.kept_P is None:
         x = x_THD[piece.start : piece.stop]
-    elif keep_padding:
-        x = x_THD[piece.row_BL.flatten()]
+    elif padding == "any":
+        x = x_THD.index_select(0, piece.row_BL.flatten())
     else:
         x = x_THD.new_zeros(batch * length, num_heads, size)
-        x[piece.kept_P] = x_THD[piece.start : piece.stop]
+        x.index_copy_(0, piece.kept_P, x_THD[piece.start : piece.stop])
     x = x.view(batch, length, num_kv, num_heads // num_kv, size)
     return x.permute(0, 2, 3, 1, 4).reshape(batch * num_kv, num_heads // num_kv, length, size)
 
 
-def _put_back(out_THD: Tensor, x: Tensor, piece: Piece, num_heads: int) -> None:
+def _put_back(out_THD: Tensor, x: Tensor, piece: Piece) -> None:
     """Writes [B * K, G, L, D] to the piece's part of [T, H, D], dropping padded places."""
     batch, length = piece.row_BL.shape
+    num_heads = out_THD.shape[1]
     x = x.reshape(batch, num_heads, length, -1).transpose(1, 2)
     part = out_THD[piece.start : piece.stop]
     if piece.kept_P is None:
         part.view(batch, length, num_heads, -1).copy_(x)
     else:
-        part.copy_(x.reshape(batch * length, num_heads, -1)[piece.kept_P])
+        part.copy_(x.reshape(batch * length, num_heads, -1).index_select(0, piece.kept_P))
 
 
 def _blocks(shape: torch.Size, window: int | None) -> list[tuple[slice, slice]]:
@@ -191,17 +193,13 @@ def _blocks(shape: torch.Size, window: int | None) -> list[tuple[slice, slice]]:
 
 def _probabilities(q: Tensor, k: Tensor, queries: slice, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
     """softmax over visible keys [B * K, G * Q, S], and with a softcap its slope (the derivative of the capped score)."""
-    group = q.shape[1]
     hidden_QS = _hidden(queries, keys, shape.window, q.device)
-    score = q.flatten(1, 2) @ k.transpose(1, 2)
-    score *= shape.scale
-    slope = None
-    if shape.softcap is not None:
-        bent = torch.tanh(score / shape.softcap)
-        slope = 1 - bent * bent
-        score = bent * shape.softcap
-    score.view(len(score), group, *hidden_QS.shape).masked_fill_(hidden_QS, -torch.inf)
-    return torch.softmax(score, dim=-1), slope
+    ban_QS = torch.zeros(hidden_QS.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden_QS, -torch.inf)
+    ban = ban_QS.repeat(q.shape[1], 1)
+    if shape.softcap is None:
+        return torch.softmax(torch.baddbmm(ban, q.flatten(1, 2), k.transpose(1, 2)), dim=-1), None
+    bent = torch.tanh((q.flatten(1, 2) @ k.transpose(1, 2)) / shape.softcap)
+    return torch.softmax(bent * shape.softcap + ban, dim=-1), 1 - bent * bent
 
 
 def _hidden(queries: slice, keys: slice, window: int | None, device: torch.device) -> Tensor:
