@@ -117,6 +117,7 @@ def test_where_the_modes_differ(name, kwargs, text, strict, reference):
         (["keywords:letter_frequency"], [{"letter": "ab", "let_frequency": 1, "let_relation": "at least"}], "one visible"),
         (["language:response_language"], [{"language": "english"}], "is not known"),
         (["punctuation:no_comma"], [{"num_words": 3}], "leave it out"),
+        (["count:word_count_range"], [{"min_words": 3, "max_words": 2}], "min_words 3 is above max_words 2"),
         (["punctuation:no_comma", "startend:quotation"], [{}], "2 ids but 1"),
         (["punctuation:no_comma"], [{}, {}], "1 ids but 2"),
         ([], [], "at least one id"),

@@ -29,6 +29,8 @@ REFERENCE: dict[str, Callable[..., bool]] = {
     **reference_ifbench_format.CHECKS,
 }
 MODES: dict[Mode, dict[str, Callable[..., bool]]] = {"strict": STRICT, "reference": REFERENCE}
+# Arguments of which the first may not be the greater.
+_ORDERED = (("min_words", "max_words"), ("nth_paragraph", "num_paragraphs"), ("n_start", "n_end"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,12 @@ def compile_instructions(ids: Sequence[str], kwargs_list: Sequence[Mapping[str, 
 def _compile(name: str, kwargs: Mapping[str, Any], position: int) -> Check:
     if name not in STRICT:
         raise GraderError(unknown(f"instruction {position}: id", str(name), STRICT))
-    return Check(name, convert_arguments(STRICT[name], kwargs, f'instruction {position} "{name}"'))
+    where = f'instruction {position} "{name}"'
+    arguments = convert_arguments(STRICT[name], kwargs, where)
+    for low, high in _ORDERED:
+        if arguments.get(low, 0) > arguments.get(high, arguments.get(low, 0)):
+            raise GraderError(f"{where}: {low} {arguments[low]} is above {high} {arguments[high]}; no answer could follow it")
+    return Check(name, arguments)
 
 
 def check(checks: Checks, text: str) -> list[Verdict]:

@@ -114,7 +114,7 @@ def overlap(text: str, reference_text: str, percentage: Percent) -> bool:
 
 
 def _trigrams(found: list[str]) -> set[tuple[str, str, str]]:
-    return set(zip(found, found[1:], found[2:], strict=False))
+    return {(found[i], found[i + 1], found[i + 2]) for i in range(len(found) - 2)}
 
 
 def sentence_words(text: str) -> bool:
