@@ -112,8 +112,9 @@ GRADES = "\n".join(
     "\t".join(f'"{field}"' for field in row.split())
     for row in ("StudentID Subject Grade Semester Score", "1 Art A Fall 90", "2 Art B Fall 80", "3 Art C Fall 70")
 )
-BATTLES = ", ".join(
-    "1796-04-12 1796-05-10 1797-01-14 1798-07-21 1800-06-14 1805-12-02 1806-10-14 1807-02-08 1807-06-14 1809-07-05 1815-06-18".split()
+BATTLES = (
+    "1796-04-12, 1796-05-10, 1797-01-14, 1798-07-21, 1800-06-14, 1805-12-02, "
+    "1806-10-14, 1807-02-08, 1807-06-14, 1809-07-05, 1815-06-18"
 )
 KEYWORDS = {f"keyword{i}": word for i, word in enumerate(("ant", "bee", "cat", "dog", "elk"), start=1)}
 

@@ -94,6 +94,14 @@ def test_where_the_modes_differ(name, kwargs, text, strict, reference):
     assert (verdict(name, kwargs, text), verdict(name, kwargs, text, "reference")) == (strict, reference)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_keywords_are_literal(mode):
+    for keyword, text in (("a.c", "abc"), ("(x", "x"), ("a|b", "b"), ("[ab]", "a")):
+        assert not verdict("keywords:existence", {"keywords": [keyword]}, text, mode)
+        assert verdict("keywords:existence", {"keywords": [keyword]}, f"so {keyword} then", mode)
+        assert verdict("keywords:forbidden_words", {"forbidden_words": [keyword]}, text, mode)
+
+
 # --- compiling -------------------------------------------------------------------------------------------------------------------
 
 
