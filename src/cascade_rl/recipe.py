@@ -20,10 +20,11 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
+from cascade_rl.stages.rl import RL
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks import kind_of, load_task_class
 
-STAGES: dict[str, type] = {"sft": SFT}
+STAGES: dict[str, type] = {"sft": SFT, "rl": RL}
 
 
 @dataclass(frozen=True)

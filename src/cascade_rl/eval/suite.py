@@ -114,13 +114,8 @@ class Suite:
 
     def _keep_rollouts(self, groups: Sequence[Group], stage: str, checkpoint: str, task: str, split: Split) -> None:
         """RUN/eval/<checkpoint>.<split>.rollouts/<task>.jsonl: a few rollouts to read, token by token."""
-        tokenizer = self.renderer.tokenizer
-
-        def decode(ids: Sequence[int]) -> str:
-            return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
         rows = [
-            rollout_row(group, index, decode, stage=stage)
+            rollout_row(group, index, self.renderer.decode, stage=stage)
             for group in groups[: self.config.rollouts_kept]
             for index in range(len(group.rollouts))
         ]

@@ -102,6 +102,10 @@ class Renderer:
         self.stop_ids: tuple[int, ...] = (stop,) if eos is None or eos == stop else (stop, cast(int, eos))
         self._check_ids()
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, special tokens and spaces as they are: for people to read."""
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     # The four questions.
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = (), thinking: bool = True) -> list[int]:

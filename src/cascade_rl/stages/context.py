@@ -1,7 +1,7 @@
 """What a stage is given: where it starts, where it writes, and the few moves that every stage makes (resume, log, save, finish)."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from cascade_rl.errors import Interrupted
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
-from cascade_rl.observe.log import Log
+from cascade_rl.observe.log import Log, rollout_row
 from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
+from cascade_rl.records import Group
 from cascade_rl.run import StageDir, folder_atomic, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
 
@@ -49,8 +50,7 @@ class StageContext:
     how_to_go_on: str
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
-    _metrics: Log | None = None
-    _timing: Log | None = None
+    _logs: dict[str, Log] = field(default_factory=dict)
     _clock: float = 0.0
 
     # --- data -----------------------------------------------------------------------------------------------------------------
@@ -79,27 +79,50 @@ class StageContext:
         """Puts back the last saved state, cuts the logs to it, and gives the number of steps already done (0 on a fresh start)."""
         self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
-        self._metrics, self._timing = Log(self.dir.metrics), Log(self.dir.timing)
+        kept = state.cursor["log_bytes"] if state else {}
+        for name, path in self._log_paths().items():
+            if name in kept or path.exists() or name != "rollouts":
+                self._logs[name] = Log(path)
+                self._logs[name].truncate_to(kept.get(name, 0))
         self._clock = time.perf_counter()
         if state is None:
-            self._metrics.truncate_to(0)
-            self._timing.truncate_to(0)
             return 0
         policy.load_weights(state.tensors["weights"])
-        optim.load_state(dict(state.tensors["optim"]))
+        optim.load_state(state.tensors["optim"])
         feed.restore(state.cursor["feed"])
-        self._metrics.truncate_to(state.cursor["metrics_bytes"])
-        self._timing.truncate_to(state.cursor["timing_bytes"])
         self.say(f'stage "{self.name}": going on after step {state.step}')
         return state.step
 
+    def _log_paths(self) -> dict[str, Path]:
+        return {"metrics": self.dir.metrics, "timing": self.dir.timing, "rollouts": self.dir.rollouts}
+
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """One line a step: `values` must be a function of recipe and data alone; the wall time goes to its own file."""
-        assert self._metrics is not None and self._timing is not None, "resume() comes before log()"
-        self._metrics.write({"step": step, **values})
+        self._logs["metrics"].write({"step": step, **values})
         now = time.perf_counter()
-        self._timing.write({"step": step, "seconds": round(now - self._clock, 4)})
+        self._logs["timing"].write({"step": step, "seconds": round(now - self._clock, 4)})
         self._clock = now
+
+    def log_rollouts(
+        self, step: int, groups: Sequence[Group], advantages: Callable[[Sequence[float | None]], Sequence[Any]]
+    ) -> None:
+        """Writes the first group of each task, token by token, for people to read."""
+        if "rollouts" not in self._logs:
+            self._logs["rollouts"] = Log(self.dir.rollouts)
+        shown = {group.prompt.task: group for group in reversed(groups)}
+        for group in shown.values():
+            told = advantages([reward.value for reward in group.rewards])
+            for index, advantage in enumerate(told):
+                row = rollout_row(
+                    group,
+                    index,
+                    self.renderer.decode,
+                    stage=self.name,
+                    step=step,
+                    trained=advantage is not None,
+                    advantage=advantage,
+                )
+                self._logs["rollouts"].write(row)
 
     def progress(self, total: int, first: int) -> Progress:
         return self.progress_for(self.name, total, first)
@@ -120,17 +143,17 @@ class StageContext:
             )
 
     def _save(self, step: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
-        assert self._metrics is not None and self._timing is not None
-        self._metrics.sync()
-        self._timing.sync()
-        cursor = {"feed": feed.cursor(), "metrics_bytes": self._metrics.position(), "timing_bytes": self._timing.position()}
+        for log in self._logs.values():
+            log.sync()
+        lengths = {name: log.position() for name, log in self._logs.items()}
+        cursor = {"feed": feed.cursor(), "log_bytes": lengths}
         tensors = {"weights": policy.weights(), "optim": optim.state()}
         save_state(self.dir, State(step=step, tensors=tensors, cursor=cursor))
 
     def finish(self, policy: Policy, totals: Mapping[str, Any]) -> None:
         """Writes the checkpoint and the lineage, then DONE, which makes it count; then the state may go."""
-        assert self._metrics is not None and self._timing is not None, "resume() comes before finish()"
-        self._metrics.sync()
+        for log in self._logs.values():
+            log.sync()
         with folder_atomic(self.dir.checkpoint) as folder:
             policy.save(folder)
         write_json(self.dir.lineage, {**self.lineage, "totals": dict(totals), "notes": self.notes})
@@ -139,6 +162,5 @@ class StageContext:
 
     def close(self) -> None:
         """Closes the logs, however the stage ended."""
-        for log in (self._metrics, self._timing):
-            if log is not None:
-                log.close()
+        for log in self._logs.values():
+            log.close()

@@ -101,7 +101,7 @@ def update(
     optim.step(lr, grads, grad_scale=clip / weight)
     optim.zero_grad()
     means = {name: figure / num_targets for name, figure in sums.items()}
-    return replace(counted, loss=total / weight, grad_norm=grad_norm, stepped=True, means=means)
+    return replace(counted, loss=total / weight, grad_norm=grad_norm, stepped=True, means=means, maxes=maxes)
 
 
 class _Gradients:

@@ -1,0 +1,137 @@
+"""A step's rollouts: sampled, graded, filtered for signal and topped up, with everything counted on the way."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from cascade_rl.algo.advantages import has_signal
+from cascade_rl.errors import RunError
+from cascade_rl.records import Group, Prompt, Reward
+from cascade_rl.sample.rollout import grade_all, rollout
+from cascade_rl.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from cascade_rl.protocols import Sampler
+    from cascade_rl.stages.context import StageContext
+    from cascade_rl.stages.feed import Feed
+    from cascade_rl.stages.rl import RL
+
+
+@dataclass(frozen=True)
+class Collected:
+    """groups: what trains, shaped rewards included. metrics: figures over everything sampled, filtered groups included."""
+
+    groups: list[Group]
+    metrics: Mapping[str, Any]
+    num_sampled: int
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Where a stage's rollouts come from."""
+
+    stage: "RL"
+    ctx: "StageContext"
+    sampler: "Sampler"
+    feed: "Feed[Prompt]"
+
+    def collect(self, step: int) -> Collected:
+        """Rollouts of step `step` (counted from 0). Raises RunError when no group has signal, or too many are unscored."""
+        stage, seen, kept = self.stage, [], []
+        for refill in range(1 + (stage.max_refills if stage.dynamic_filtering else 0)):
+            wanted = stage.prompts_per_step - len(kept)
+            if not wanted:
+                break
+            seed = derive_seed(self.ctx.seed, "rollout", step, refill)
+            groups = rollout(
+                self.sampler, self.ctx.renderer, self.ctx.tasks, self.feed.take(wanted), stage.group_size, stage.sampling(), seed
+            )
+            groups = [overlong(group, stage.overlong) for group in grade_all(groups, self.ctx.tasks)]
+            seen += groups
+            kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
+        self._check(seen, kept, step)
+        shaped = [soft_overlong(group, stage.max_new_tokens, stage.soft_overlong_tokens) for group in kept]
+        metrics = {**tally(seen), "groups_sampled": len(seen), "groups_kept": len(kept)}
+        return Collected(shaped, metrics, sum(r.num_sampled for group in seen for r in group.rollouts))
+
+    def _check(self, seen: Sequence[Group], kept: Sequence[Group], step: int) -> None:
+        rewards = [reward for group in seen for reward in group.rewards]
+        unscored = [reward for reward in rewards if reward.value is None]
+        if len(unscored) > self.stage.max_unscored * len(rewards):
+            raise RunError(
+                f'stage "{self.stage.name}": step {step + 1}: {len(unscored)} of {len(rewards)} rollouts are unscored, above'
+                f" max_unscored = {self.stage.max_unscored:g}; the first: {unscored[0].why}"
+            )
+        if not kept:
+            shares = ", ".join(
+                f"{task} (all right {told['solve_all']:.0%}, all wrong {told['solve_none']:.0%})"
+                for task, told in by_task(seen).items()
+            )
+            raise RunError(
+                f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares};'
+                f" choose harder or easier prompts, more rollouts a prompt, or end the stage before this step"
+            )
+
+
+def overlong(group: Group, choice: str) -> Group:
+    """Rollouts cut at their token budget: reward 0 ("zero", the paper's penalty), or left out as unscored ("mask")."""
+    cut = Reward(0.0, why="cut at the token budget") if choice == "zero" else Reward(None, why="cut at the token budget: masked")
+    rewards = tuple(
+        cut if rollout.finish == "length" and reward.value is not None else reward
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+    )
+    return dataclasses.replace(group, rewards=rewards)
+
+
+def soft_overlong(group: Group, max_new_tokens: int, soft_tokens: int) -> Group:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13): minus (length - (budget - soft)) / soft in the last `soft` tokens.
+
+    Applied after filtering: shaping must not make a group without signal look as if it had some.
+    """
+    if not soft_tokens:
+        return group
+    free = max_new_tokens - soft_tokens
+    rewards = tuple(
+        reward
+        if reward.value is None or rollout.num_sampled <= free
+        else dataclasses.replace(reward, value=reward.value - min(1.0, (rollout.num_sampled - free) / soft_tokens))
+        for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
+    )
+    return dataclasses.replace(group, rewards=rewards)
+
+
+def by_task(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+    """Figures of each task: reward, share of groups that are all right or all wrong, unscored, cut, format errors, tokens."""
+    tasks: dict[str, list[Group]] = {}
+    for group in groups:
+        tasks.setdefault(group.prompt.task, []).append(group)
+    return {task: _figures(members) for task, members in sorted(tasks.items())}
+
+
+def _figures(groups: Sequence[Group]) -> dict[str, float]:
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewards = [reward.value for group in groups for reward in group.rewards]
+    scored = [value for value in rewards if value is not None]
+    values = [[reward.value for reward in group.rewards if reward.value is not None] for group in groups]
+    told = {
+        "solve_all": fmean(bool(v) and min(v) >= 1 for v in values),
+        "solve_none": fmean(bool(v) and max(v) <= 0 for v in values),
+        "unscored": 1 - len(scored) / len(rewards),
+        "truncated": fmean(rollout.finish == "length" for rollout in rollouts),
+        "format_errors": fmean(rollout.format_errors > 0 for rollout in rollouts),
+        "mean_tokens": fmean(rollout.num_sampled for rollout in rollouts),
+        "forks": float(sum(turn.fork for rollout in rollouts for turn in rollout.turns)),
+    }
+    logps = [logp for rollout in rollouts for turn in rollout.turns for logp in turn.logps]
+    if logps:
+        told["entropy"] = -fmean(logps)  # of sampled tokens: an unbiased estimate of the mean entropy
+    return ({"reward": fmean(scored)} if scored else {}) | told
+
+
+def tally(groups: Sequence[Group]) -> dict[str, float]:
+    """The figures over all groups, and those of each task as "figure/task"."""
+    tasks = by_task(groups)
+    split = {f"{name}/{task}": value for task, told in tasks.items() for name, value in told.items()} if len(tasks) > 1 else {}
+    return _figures(groups) | split
