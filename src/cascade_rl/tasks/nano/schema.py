@@ -7,9 +7,10 @@ from typing import Any
 
 from cascade_rl import strict_json
 from cascade_rl.errors import RecipeError
+from cascade_rl.grade.schema import compile_schema, grade_json
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.nano.base import Draft, NanoTask, quote
 from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, FOODS, NAMES, THINGS
 
 _ASKS = ("Give JSON for", "Answer in JSON for", "Fill in", "Write JSON for")
@@ -50,12 +51,17 @@ class SchemaTask(NanoTask):
         return Draft([facts, sorted(fields)], question, (gold,), {"schema": schema, "values": wanted}, False)
 
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
-        reference = rollout.prompt.reference
-        try:
-            value = strict_json.loads(answer)
-        except strict_json.JsonFault as fault:
-            return verdict(False, str(fault))
-        return verdict(strict_json.same(value, reference["values"]), "todo")
+        schema, wanted = rollout.prompt.reference["schema"], rollout.prompt.reference["values"]
+        valid = grade_json(answer, compile_schema(schema, rollout.prompt.id), allow_fence=False)
+        if valid.value != 1.0:
+            return valid
+        found = strict_json.loads(answer)
+        both = found.keys() & wanted.keys()
+        wrong = sorted((found.keys() ^ wanted.keys()) | {key for key in both if not strict_json.same(found[key], wanted[key])})
+        parts = {**valid.parts, "values": float(not wrong)}
+        return Reward(
+            float(not wrong), parts, f"not what the text says: {quote(', '.join(wrong))}" if wrong else "valid and true"
+        )
 
 
 def _type_of(field: str, value: Any) -> dict[str, Any]:
