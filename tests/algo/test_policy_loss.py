@@ -96,6 +96,6 @@ def test_figures_for_the_log() -> None:
 
 def test_sampler_and_old_log_probs_carry_no_gradient() -> None:
     leak = torch.tensor([-1.0, -1.0], requires_grad=True)
-    told = Targets(torch.zeros(2, dtype=torch.int64), torch.tensor([0, 0]), 1, leak * 1, torch.ones(2), None, None)
+    told = Targets(torch.zeros(2, dtype=torch.int64), torch.tensor([0, 0]), 1, leak * 1, torch.ones(2), leak * 2, None)
     PolicyLoss(importance="truncate")(torch.tensor([-1.0, -2.0], requires_grad=True), told).total.backward()
     assert leak.grad is None

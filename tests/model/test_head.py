@@ -16,10 +16,11 @@ def test_by_hand():
         assert found.item() == pytest.approx(math.log(p), abs=1e-6)
 
 
+@pytest.mark.parametrize("alike,uneven", [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 @pytest.mark.parametrize("bias", [False, True])
-def test_equals_log_softmax_and_its_gradients(chunk, softcap, bias):
+def test_equals_log_softmax_and_its_gradients(chunk, softcap, bias, alike, uneven):
     generator = torch.Generator().manual_seed(0)
     hidden, weight, bias_V = (
         torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in ((7, 4), (11, 4), (11,))
@@ -29,10 +30,11 @@ def test_equals_log_softmax_and_its_gradients(chunk, softcap, bias):
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
     told = (logits / 0.7).log_softmax(-1).gather(1, target[:, None])[:, 0]
-    found = target_logps(hidden, weight, target, bias_V if bias else None, 0.7, softcap, chunk)
+    found = target_logps(hidden, weight, target, bias_V if bias else None, 0.7, softcap, chunk, alike)
     assert torch.allclose(found, told, rtol=0, atol=1e-12)
     inputs = [hidden, weight, *([bias_V] if bias else [])]
-    pull = torch.arange(1.0, 8.0, dtype=torch.float64)
+    # Where the same pull on every token was expected and is not what comes, the gradients must be right all the same.
+    pull = torch.arange(1.0, 8.0, dtype=torch.float64) if uneven else torch.full((7,), -3.0, dtype=torch.float64)
     told_grads = torch.autograd.grad((told * pull).sum(), inputs)
     for grad, told_grad in zip(torch.autograd.grad((found * pull).sum(), inputs), told_grads, strict=True):
         assert torch.allclose(grad, told_grad, rtol=0, atol=1e-12)

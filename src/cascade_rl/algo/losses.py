@@ -42,3 +42,6 @@ def cross_entropy(logp_N: Tensor, targets: Targets) -> LossSum:
 
 
 LOSSES: Mapping[str, Loss] = {"sft": cross_entropy}
+
+# Losses that pull on every trained token with the same weight: their gradient is cheaper to find.
+ALIKE: frozenset[Loss] = frozenset({cross_entropy})

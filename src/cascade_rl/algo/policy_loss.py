@@ -42,10 +42,9 @@ class PolicyLoss:
 
     def __call__(self, logp_N: Tensor, targets: Targets) -> LossSum:
         """Needs targets.advantage_N and .logp_sampler_N, .logp_start_N for a KL, and .logp_old_N from the second update on."""
-        advantage_N, logp_sampler_N = targets.advantage_N, targets.logp_sampler_N
-        assert advantage_N is not None and logp_sampler_N is not None, "RL samples carry advantages and the sampler's log-probs"
-        now_N = logp_N.detach()
-        old_N = now_N if targets.logp_old_N is None else targets.logp_old_N
+        assert targets.advantage_N is not None and targets.logp_sampler_N is not None, "RL samples carry both"
+        advantage_N, logp_sampler_N, now_N = targets.advantage_N, targets.logp_sampler_N.detach(), logp_N.detach()
+        old_N = now_N if targets.logp_old_N is None else targets.logp_old_N.detach()
         ratio_N = torch.exp(logp_N - old_N)
         gain_N = ratio_N * advantage_N
         sums: dict[str, float] = {}

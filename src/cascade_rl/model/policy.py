@@ -78,13 +78,16 @@ class Policy:
 
     # --- questions to the model -----------------------------------------------------------------------------------------------
 
-    def logps(self, batch: Batch, temperature: float = 1.0) -> Tensor:
-        """Float32 [N]: the log-prob of each trained token at the temperature, with gradients."""
+    def logps(self, batch: Batch, temperature: float = 1.0, alike: bool = False) -> Tensor:
+        """Float32 [N]: the log-prob of each trained token at the temperature, with gradients.
+
+        alike: the loss is expected to pull on every token with the same weight, which makes its gradient cheaper.
+        """
         batch = batch.to(self.device)
         hidden_TD = self._hidden(batch)
         head = self._head()
         return target_logps(
-            hidden_TD[batch.query_N], head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap
+            hidden_TD[batch.query_N], head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike
         )
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cascade_rl.algo.batch import pack
-from cascade_rl.algo.losses import LOSSES, Loss
+from cascade_rl.algo.losses import ALIKE, LOSSES, Loss
 from cascade_rl.errors import NonFiniteError, unknown
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
@@ -69,7 +69,7 @@ def update(
     sums: dict[str, float] = {}
     maxes: dict[str, float] = {}
     for batch in batches:
-        part = loss(policy.logps(batch, temperature), batch.targets)
+        part = loss(policy.logps(batch, temperature, alike=loss in ALIKE), batch.targets)
         value = part.total.item()
         if not math.isfinite(value):
             optim.zero_grad()
