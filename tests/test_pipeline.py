@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,27 @@ def test_from_and_only(recipe_file: Path, finished: Path, tmp_path: Path) -> Non
     run_recipe(recipe, run, only="first", start_from="first", say=lambda text: None)
     names = sorted(folder.name[:9] for folder in (run / "stages").iterdir())
     assert names == ["01-first-", "old1-01-f"]  # nothing is lost
+
+
+def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    """The dev scores of the second stage are replaced by zeros, those of the first by ones."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    for place in (run / "eval").glob("*.dev.json"):
+        value = 1.0 if "first" in place.name else 0.0
+        told = json.loads(place.read_text())
+        many = {f"sums/dev/{i}": [value] for i in range(30)}
+        place.write_text(json.dumps(told | {"sums": many}))
+    told = json.loads((run / "matrix.json").read_text())
+    for row in told["rows"]:
+        if (row["task"], row["split"], row["metric"]) == ("sums", "dev", "accuracy"):
+            row["mean"] = 1.0 if row["stage"] == "first" else 0.0
+    (run / "matrix.json").write_text(json.dumps(told))
+    said: list[str] = []
+    run_recipe(load_recipe(recipe_file), run, say=said.append)
+    assert any('stage "second": worse than before: sums fell by 100.0%' in line for line in said)
+    with pytest.raises(RunError, match="made something worse: sums fell by 100"):
+        run_recipe(load_recipe(recipe_file, ["eval.on_regression=stop"]), run, say=said.append)
 
 
 def test_two_runs_in_one_folder_are_refused(recipe_file: Path, finished: Path) -> None:

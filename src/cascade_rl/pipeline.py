@@ -213,6 +213,27 @@ class _Walk:
                 self._run_stage(item, folder, parent)
             folder, parent = item.dir.checkpoint, item.fingerprint
             self.evaluate(item.stage.name, item.checkpoint_name, folder, "dev")
+            self._gate(item)
+
+    def _gate(self, item: Planned) -> None:
+        """Compares the stage's dev row with each task's best earlier checkpoint, on the same prompts."""
+        from cascade_rl.eval.matrix import Matrix, significant_changes
+
+        matrix = Matrix.load(self.run.root)
+        if item.checkpoint_name not in matrix.checkpoints("dev"):
+            return
+        drops = [change for change in significant_changes(matrix, item.checkpoint_name) if change.verdict == "drop"]
+        told = "; ".join(
+            f"{change.task} fell by {-change.paired.difference:.1%} ± {change.paired.stderr:.1%} against {change.against}"
+            for change in drops
+        )
+        if drops and self.recipe.eval.on_regression == "stop":
+            raise RunError(
+                f'stage "{item.stage.name}" ({item.checkpoint_name}) made something worse: {told}. Its checkpoint is kept and later'
+                f' stages were not run; change the stage, or set eval.on_regression = "warn" to go on'
+            )
+        if drops:
+            self.say(f'stage "{item.stage.name}": worse than before: {told}')
 
     def _run_stage(self, item: Planned, start: Path, parent: str) -> None:
         from cascade_rl.observe.progress import progress

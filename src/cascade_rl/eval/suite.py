@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cascade_rl.eval.matrix import Matrix, evaluate
 from cascade_rl.observe.log import rollout_row
@@ -30,6 +30,7 @@ class EvalConfig:
     start           also evaluate the model that the run starts from.
     temperature, top_p, max_new_tokens   how to sample; max_new_tokens is the budget of a whole rollout, all its turns together.
     rollouts_kept   prompts per task whose rollouts are kept to read in the report.
+    on_regression   when a stage leaves a task significantly below its best earlier checkpoint: "warn", or "stop" the run there.
     """
 
     tasks: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class EvalConfig:
     top_p: float = 1.0
     max_new_tokens: int = 192
     rollouts_kept: int = 6
+    on_regression: Literal["warn", "stop"] = "warn"
 
     def __post_init__(self) -> None:
         for name in ("dev", "test", "rollouts_kept"):
@@ -71,7 +73,7 @@ class Suite:
 
     def fingerprint(self, task: str, split: Split) -> str:
         """Of everything a cell of the matrix depends on besides the weights."""
-        settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start")}
+        settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start", "on_regression")}
         told = [settings, self.config.num_prompts(split), self.dtype, self.seed, task, repr(self.tasks[task])]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
