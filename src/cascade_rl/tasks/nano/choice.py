@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cascade_rl.errors import RecipeError
 from cascade_rl.grade.choices import grade_choice
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
@@ -146,6 +147,11 @@ class ChoiceTask(NanoTask):
 
     name: str = "nano.choice"
     domain: str = "choice"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.num_options <= 4:
+            raise RecipeError(f'task "{self.name}": num_options {self.num_options} must be 2 to 4')
 
     def draw(self, rng: random.Random) -> Draft:
         formula = rng.choice(FORMULAS)
