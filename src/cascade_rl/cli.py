@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", type=Path, metavar="FOLDER", help="where rows and scores go (default: runs/eval-NAME)")
     set_option(evaluate)
 
+    audit = verb("audit", _audit, "Feed tasks' graders gold answers and attacks; exit status 1 when a gold answer fails.")
+    audit.add_argument("tasks", nargs="+", metavar="TASK", help="task names; settings by --set tasks.NAME.key=...")
+    audit.add_argument("--recipe", type=Path, help="take tasks from this recipe")
+    audit.add_argument("--split", choices=("train", "dev", "test"), default="train")
+    audit.add_argument("--num", type=int, default=200, help="prompts of each task, evenly spread (default: 200)")
+    set_option(audit)
+
     chat = verb("chat", _chat, "Talk to a checkpoint.")
     chat.add_argument("checkpoint", type=Path, metavar="RUN_OR_FOLDER")
     chat.add_argument("--no-thinking", action="store_true", help="answer without reasoning")
@@ -128,6 +135,27 @@ def _eval(args: argparse.Namespace) -> None:
     names = [name for name in args.tasks.split(",") if name]
     recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("eval", str(args.checkpoint), names, args.set)
     evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
+
+
+def _audit(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import GraderError, RecipeError, unknown
+    from cascade_rl.eval.audit import audit_task, print_audit
+    from cascade_rl.recipe import load_recipe, parse_overrides
+
+    if args.num < 1:
+        raise RecipeError(f"--num {args.num}: must be at least 1")
+    recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("audit", "nano", args.tasks, args.set)
+    for name in args.tasks:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown("audit: task", name, recipe.tasks))
+    faults = []
+    for name in args.tasks:
+        task = recipe.tasks[name]
+        report = audit_task(task, task.prompts(args.split), args.num)
+        print_audit(report)
+        faults += [report.fault] if report.fault else []
+    if faults:
+        raise GraderError("\n".join(faults))
 
 
 def _chat(args: argparse.Namespace) -> None:
