@@ -20,6 +20,7 @@ from cascade_rl.tasks.nano.program import ProgramTask
 from cascade_rl.tasks.nano.repair import RepairTask
 from cascade_rl.tasks.nano.schema import SchemaTask
 from cascade_rl.tasks.nano.tools import ToolsTask
+from cascade_rl.tasks.nano.words import COPIED
 
 __all__ = [
     "NANO_TASKS",
@@ -48,6 +49,7 @@ NANO_TASKS: dict[str, type[NanoTask]] = {
     "repair": RepairTask,
 }
 _CORPUS_ROWS = 400  # of each task; more rows move hardly a merge
+_CORPUS_WORD_REPEATS = 100
 
 
 _MARKS = re.compile(r"<\|\w+\|>|</?(?:think|tool_call|tool_response)>")  # tokens of their own: no text to learn from
@@ -64,6 +66,8 @@ def corpus() -> Iterator[str]:
                 [messages], tools=[dict(tool) for tool in prompt.tools] or None, chat_template=chat_template()
             )
             yield from filter(None, _MARKS.split(text))
+    for word in COPIED:
+        yield from [f"{word} {word}"] * _CORPUS_WORD_REPEATS
 
 
 def _as_dict(message: Message) -> dict[str, Any]:

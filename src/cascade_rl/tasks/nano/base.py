@@ -54,7 +54,7 @@ class NanoTask:
     name, domain: labels, as the matrix shows them.
     """
 
-    num_train: int = 4_000
+    num_train: int = 2_000
     num_dev: int = 200
     num_test: int = 200
     seed: int = 0

@@ -15,22 +15,16 @@ from cascade_rl.tasks.nano.words import NAMES
 
 # What is asked about, the sentence that explains it, and the words that show that the answer is about it.
 TOPICS = (
-    ("why rain falls", "Rain falls when clouds hold too much water.", ("rain", "clouds")),
+    ("why rain falls", "Rain falls when clouds are full of water.", ("rain", "clouds")),
     ("why the sky is blue", "The sky is blue because air scatters blue light.", ("sky", "light")),
-    ("how bread is made", "Bread is made of flour and water in a hot oven.", ("bread", "oven")),
-    ("why we sleep", "We sleep so that the body can rest.", ("sleep", "rest")),
-    ("how birds fly", "Birds fly by beating their light wings.", ("birds", "wings")),
+    ("how bread is made", "Bread is made of flour and water.", ("bread", "flour")),
+    ("why we sleep", "We sleep so that we can rest.", ("sleep", "rest")),
+    ("how birds fly", "Birds fly with their light wings.", ("birds", "wings")),
     ("why ice is cold", "Ice is cold because it is frozen water.", ("ice", "frozen")),
     ("how a boat floats", "A boat floats because it pushes water away.", ("boat", "water")),
-    ("why leaves are green", "Leaves are green because they catch light from the sun.", ("leaves", "sun")),
-    ("how bees help us", "Bees help us by bringing life to flowers.", ("bees", "flowers")),
-    ("why the moon shines", "The moon shines because the sun lights it.", ("moon", "sun")),
-    ("how fish breathe", "Fish breathe water through their gills.", ("fish", "gills")),
-    ("why cats purr", "Cats purr when they feel safe and warm.", ("cats", "safe")),
-    ("how a clock works", "A clock works by counting even steps of time.", ("clock", "time")),
+    ("why a tree is green", "A tree is green because it needs the light of the sun.", ("tree", "sun")),
+    ("why the moon is bright", "The moon is bright because the sun lights it.", ("moon", "sun")),
     ("why the sea is salty", "The sea is salty because rivers bring salt.", ("sea", "salt")),
-    ("how wind starts", "Wind starts when warm air rises.", ("wind", "air")),
-    ("why we need salt", "We need salt so that nerves can work.", ("salt", "nerves")),
 )
 _GREETINGS = ("Hi", "Hello", "Good day", "Hey")
 _ASKS = ("Can you tell me {topic}?", "Please explain {topic}.", "Do you know {topic}?", "I want to know {topic}.", "Say {topic}.")

@@ -6,7 +6,6 @@ the real benchmark.
 
 import functools
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,21 +18,17 @@ from cascade_rl.tasks.nano.base import Draft, NanoTask
 
 # A topic, and what can be said about it. Each list has sentences with and without a comma.
 TOPICS = (
-    ("moon", ("The moon is round and white.", "At night, the moon is bright.", "The moon moves slowly.")),
-    ("sea", ("The sea is deep and blue.", "In a storm, the sea is loud.", "The sea smells of salt.")),
-    ("cat", ("The cat sleeps all day.", "When it is cold, the cat stays in.", "The cat likes warm milk.")),
-    ("dog", ("The dog runs in the park.", "After lunch, the dog sleeps.", "The dog is a good friend.")),
-    ("tree", ("The tree is old and tall.", "In spring, the tree is green.", "The tree gives shade.")),
-    ("rain", ("The rain falls on the roof.", "In autumn, the rain is cold.", "The rain helps the fields.")),
-    ("train", ("The train is fast and long.", "At noon, the train leaves.", "The train stops in every town.")),
-    ("garden", ("The garden is full of roses.", "In summer, the garden smells sweet.", "The garden is small.")),
-    ("river", ("The river runs to the sea.", "After rain, the river is high.", "The river is clear.")),
-    ("snow", ("The snow is soft and white.", "In the sun, the snow melts.", "The snow covers the road.")),
-    ("market", ("The market is busy today.", "In the morning, the market opens.", "The market sells fresh fish.")),
-    ("bird", ("The bird sings in the morning.", "In winter, the bird flies south.", "The bird builds a nest.")),
+    ("moon", ("The moon is white.", "At night, the moon is bright.", "The moon moves slowly.")),
+    ("sea", ("The sea is blue.", "At night, the sea is loud.", "The sea is full of fish.")),
+    ("cat", ("The cat sleeps all day.", "At noon, the cat eats fish.", "The cat likes the sun.")),
+    ("dog", ("The dog walks home.", "At night, the dog sleeps.", "The dog is a good friend.")),
+    ("tree", ("The tree is old.", "In the sun, the tree is green.", "The tree gives shade.")),
+    ("rain", ("The rain falls all day.", "At night, the rain is loud.", "The rain is good for the tree.")),
+    ("snow", ("The snow is white.", "In the sun, the snow melts.", "The snow falls slowly.")),
+    ("bird", ("The bird sings all day.", "At noon, the bird sleeps.", "The bird is small.")),
 )
 _ASKS = ("Write about the {topic}.", "Tell me about the {topic}.", "Say something about the {topic}.", "Describe the {topic}.")
-_EXTRA_WORDS = ("star", "gold", "time", "song", "home", "light")
+_EXTRA_WORDS = ("star", "gold", "time", "song", "luck")
 _ENDINGS = ("That is all.", "The end.", "So it is.")
 _MARKS = ("name", "place", "date")
 
@@ -82,7 +77,7 @@ def _frequency(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tup
 
 def _forbidden(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
     tempting = rng.choice(dict(TOPICS)[answer.topic])
-    word = [w for w in re.findall(r"[a-z]+", tempting) if len(w) > 3 and w != answer.topic][-1]
+    word = tempting.rstrip(".").rpartition(" ")[2]
     answer.banned = word
     answer.keep_only(lambda s: word not in s)
     return {"forbidden_words": [word]}, (f"Do not use the word {word}.", f"Avoid the word {word}.")

@@ -12,11 +12,10 @@ from cascade_rl.errors import RecipeError, ToolError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
-from cascade_rl.tasks.nano.words import DAYS, FOODS, NAMES, THINGS
+from cascade_rl.tasks.nano.words import DAYS, EVENTS, FOODS, NAMES, THINGS
 
 State = dict[str, Any]
 
-_EVENTS = ("music", "chess", "dance", "lunch", "yoga", "swim")
 _TALK = (
     (("Thank you!", "Thanks a lot!", "Many thanks!"), "You are welcome."),
     (("Good morning!", "Hello!", "Hi!"), "Hello! How can I help?"),
@@ -139,8 +138,8 @@ class ToolsTask(NanoTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 2 <= self.num_keys <= 5:
-            raise RecipeError(f'task "{self.name}": num_keys {self.num_keys} must be 2 to 5 (a calendar has 6 different events)')
+        if not 2 <= self.num_keys <= 4:
+            raise RecipeError(f'task "{self.name}": num_keys {self.num_keys} must be 2 to 4 (a calendar has 5 different events)')
 
     @property
     def max_turns(self) -> int:
@@ -223,7 +222,7 @@ def _entries(rng: random.Random, kind: str, num: int) -> tuple[list[str], list[A
         return rng.sample(THINGS + FOODS, num), [rng.randint(2, 9) for _ in range(num)]
     if kind == "phones":
         return rng.sample(NAMES, num), rng.sample(range(100, 1000), num)
-    return rng.sample(DAYS, num), rng.sample(_EVENTS, num)
+    return rng.sample(DAYS, num), rng.sample(EVENTS, num)
 
 
 def _get(kind: Kind, key: str) -> ToolCall:

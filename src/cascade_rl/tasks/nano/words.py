@@ -1,28 +1,15 @@
 """The small stock of words that all nine tasks draw from: a model of a few million parameters must know every one of them."""
 
-NAMES: tuple[str, ...] = (
-    "Mia",
-    "Tom",
-    "Ana",
-    "Ben",
-    "Eva",
-    "Leo",
-    "Ida",
-    "Max",
-    "Zoe",
-    "Sam",
-    "Lia",
-    "Kim",
-    "Amy",
-    "Dan",
-    "Eli",
-    "Joy",
-)
-THINGS: tuple[str, ...] = ("pen", "cup", "book", "lamp", "ball", "key", "hat", "coin", "ring", "bell", "map", "shell")
-FOODS: tuple[str, ...] = ("apple", "egg", "cake", "plum", "roll", "pear")
-COLORS: tuple[str, ...] = ("red", "blue", "green", "black", "white", "pink")
-CITIES: tuple[str, ...] = ("Rome", "Oslo", "Paris", "Lima", "Cairo", "Delhi", "Bonn", "Kyoto")
-DAYS: tuple[str, ...] = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+NAMES: tuple[str, ...] = ("Mia", "Tom", "Ana", "Ben", "Eva", "Leo", "Ida", "Max", "Zoe", "Sam", "Kim", "Dan")
+THINGS: tuple[str, ...] = ("pen", "cup", "book", "ball", "key", "hat", "coin", "map")
+FOODS: tuple[str, ...] = ("egg", "cake", "plum", "pear")
+COLORS: tuple[str, ...] = ("red", "blue", "green", "black", "white")
+CITIES: tuple[str, ...] = ("Rome", "Oslo", "Lima", "Bonn", "Bern")
+DAYS: tuple[str, ...] = ("Monday", "Tuesday", "Thursday", "Friday", "Sunday")
+EVENTS: tuple[str, ...] = ("music", "chess", "lunch", "yoga", "swim")
+
+# What answers copy from prompts; the tokenizer learns each as one token, with and without a blank before it.
+COPIED: tuple[str, ...] = (*NAMES, *THINGS, *FOODS, *COLORS, *CITIES, *DAYS, *EVENTS)
 
 
 def plural(noun: str, count: int = 2) -> str:
