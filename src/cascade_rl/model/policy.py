@@ -11,6 +11,7 @@ from cascade_rl.algo.batch import Batch
 from cascade_rl.errors import ModelError, unknown
 from cascade_rl.model import attention
 from cascade_rl.model.head import target_logps
+from cascade_rl.model.memory import keep_freed_memory
 from cascade_rl.model.sources import load_model, load_tokenizer, quiet
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Policy:
             raise ModelError(unknown("policy: dtype", dtype, [*DTYPES, "auto"]))
         self.dtype = DTYPES[dtype]
         self.device = torch.device(device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.model: PreTrainedModel = load_model(folder, dtype)
         self.model.to(self.device)  # type: ignore[arg-type]
         self.tokenizer = load_tokenizer(folder)
