@@ -19,6 +19,7 @@ from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, read_json, sweep_temporary, write_json
 from cascade_rl.seeds import derive_seed
+from cascade_rl.stages.rl import RL
 
 Outlook = Literal["done", "resume", "run"]
 
@@ -239,6 +240,8 @@ class _Walk:
         from cascade_rl.observe.progress import progress
         from cascade_rl.stages.context import StageContext
 
+        if isinstance(item.stage, RL):
+            self._audit_graders(item.stage)
         if item.outlook == "run" and item.dir.root.exists():
             _set_aside(item.dir)
         item.dir.root.mkdir(parents=True, exist_ok=True)
@@ -259,6 +262,13 @@ class _Walk:
         )
         with closing(ctx):
             item.stage.run(ctx)
+
+    def _audit_graders(self, stage: RL) -> None:
+        """Refuses a task whose own gold answers fail: rewards that are wrong train what is wrong."""
+        from cascade_rl.eval.audit import short_audit
+
+        for name in dict.fromkeys(stage.task_names()):
+            short_audit(self.recipe.tasks[name], say=self.say)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
