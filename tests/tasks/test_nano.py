@@ -103,7 +103,7 @@ HOSTILE = {
 @ALL
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=list(HOSTILE))
 def test_hostile_answers_get_a_zero(cls: type[NanoTask], answer: str) -> None:
-    task = cls(num_dev=25)
+    task = cls(num_dev=100)
     assert set(grades(task, [(p, (Message("assistant", answer),)) for p in task.prompts("dev")])) == {0.0}
 
 

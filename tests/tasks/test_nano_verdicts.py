@@ -299,8 +299,9 @@ def test_tools_are_judged_by_the_state_they_leave() -> None:
     assert grade(task, look_up, talk(GET, reply="There are 5.")).value == 1.0
     assert grade(task, look_up, talk(GET, reply="There are 15.")).value == 0.0
     assert grade(task, look_up, talk(SET, reply="There are 5.")).value == 0.0
-    thanks = {**look_up, "says": "", "needs_calls": False}
+    thanks = {**look_up, "says": "welcome", "needs_calls": False}
     assert grade(task, thanks, talk(reply="You are welcome.")).value == 1.0
+    assert grade(task, thanks, talk(reply="Done.")).value == 0.0
     assert grade(task, thanks, talk(GET, reply="You are welcome.")).value == 0.0
 
 
@@ -320,8 +321,9 @@ def test_each_rollout_has_its_own_database() -> None:
     assert "pen" not in prompt.reference["state"] or prompt.reference["state"]["pen"] != 77
 
 
-def test_tool_prompts_are_of_all_sorts() -> None:
+def test_tool_prompts_are_of_all_sorts_and_none_is_done_by_doing_nothing() -> None:
     prompts = ToolsTask().prompts("dev")
+    assert all(p.reference["says"] or p.reference["state"] != p.reference["final"] for p in prompts)
     num_calls = {sum(len(message.tool_calls) for message in prompt.gold) for prompt in prompts}
     assert num_calls == {0, 1, 2}
     results = [message.content for prompt in prompts for message in prompt.gold if message.role == "tool"]

@@ -16,11 +16,12 @@ from cascade_rl.tasks.nano.words import DAYS, EVENTS, FOODS, NAMES, THINGS
 
 State = dict[str, Any]
 
+# Small talk that needs no call: what is said, the reply, and a word that any fit reply holds.
 _TALK = (
-    (("Thank you!", "Thanks a lot!", "Many thanks!"), "You are welcome."),
-    (("Good morning!", "Hello!", "Hi!"), "Hello! How can I help?"),
-    (("Goodbye!", "Bye!", "See you!"), "Bye!"),
-    (("That is all.", "No more for now.", "I am done."), "Good."),
+    (("Thank you!", "Thanks a lot!", "Many thanks!"), "You are welcome.", "welcome"),
+    (("Good day!", "Hello!", "Hi!"), "How can I help?", "help"),
+    (("Goodbye!", "Bye!", "See you!"), "Bye!", "bye"),
+    (("That is all.", "No more now.", "I am done."), "Good.", "good"),
 )
 
 
@@ -155,9 +156,9 @@ class ToolsTask(NanoTask):
         new_value = values.pop()
         state = dict(zip(keys, values, strict=False))
         if rng.random() < self.talk_share:
-            says, reply = rng.choice(_TALK)
-            question = f"{rng.choice(says)} I am {rng.choice(NAMES)}."
-            return self._draft(kind, state, ["talk", question], question, [], reply)
+            asks, reply, says = rng.choice(_TALK)
+            question = f"{rng.choice(asks)} I am {rng.choice(NAMES)}."
+            return self._draft(kind, state, ["talk", question], question, [], reply, says)
         a, b, *_ = rng.sample(keys[:-1], self.num_keys)
         action = rng.choice(("look up", "set", "change"))
         if action == "look up":
@@ -217,9 +218,9 @@ class ToolsTask(NanoTask):
 
 
 def _entries(rng: random.Random, kind: str, num: int) -> tuple[list[str], list[Any]]:
-    """`num` different keys and `num` values for a database of this kind."""
+    """`num` different keys and `num` different values for a database of this kind: a value set always changes something."""
     if kind == "stock":
-        return rng.sample(THINGS + FOODS, num), [rng.randint(2, 9) for _ in range(num)]
+        return rng.sample(THINGS + FOODS, num), rng.sample(range(2, 10), num)
     if kind == "phones":
         return rng.sample(NAMES, num), rng.sample(range(100, 1000), num)
     return rng.sample(DAYS, num), rng.sample(EVENTS, num)
