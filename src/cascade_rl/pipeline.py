@@ -66,13 +66,18 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
 
 
 def _file_digest(path: str, stage: str) -> str:
-    place = Path(path)
-    if place.is_file():
-        with open(place, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    if place.is_absolute() or place.suffix or path.startswith("."):
-        raise RecipeError(f'stage "{stage}": rows file {path} does not exist; paths are relative to the folder you start from')
-    return path  # a hub id: known by its name
+    """The content of a rows file, or of every file of a folder; a hub id is known by its name."""
+    place = Path(path).expanduser()
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    if files:
+        told = hashlib.sha256()
+        for file in files:
+            with open(file, "rb") as handle:
+                told.update(hashlib.file_digest(handle, "sha256").digest())
+        return told.hexdigest()[:16]
+    if place.is_absolute() or place.suffix or path.startswith((".", "~")):
+        raise RecipeError(f'stage "{stage}": rows {path} do not exist; a relative path starts at the folder you run from')
+    return path
 
 
 def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: str | None = None) -> list[Planned]:

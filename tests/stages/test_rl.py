@@ -137,7 +137,9 @@ def test_a_task_without_signal_stops_with_the_shares(model: Path, tmp_path: Path
 def test_unscored_rollouts_are_left_out_and_counted_and_too_many_stop_the_run(model: Path, tmp_path: Path) -> None:
     told = metrics(run(model, tmp_path / "half", grader="half", overlong="mask", max_unscored=0.9))
     assert all(0.5 <= line["unscored"] < 0.9 for line in told)
-    with pytest.raises(RunError, match=r"16 of 16 rollouts are unscored, above max_unscored = 0\.5; the first: the judge is down"):
+    with pytest.raises(
+        RunError, match=r"16 of 16 rollouts are unscored, above max_unscored = 0\.5; the first: the judge is down"
+    ):
         run(model, tmp_path / "down", grader="down", overlong="mask", dynamic_filtering=False)
 
 

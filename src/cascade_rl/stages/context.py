@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cascade_rl.checkpoint import State, drop_state, load_state, save_state
-from cascade_rl.errors import Interrupted
+from cascade_rl.errors import DataError, Interrupted, RenderError
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
@@ -19,6 +19,7 @@ from cascade_rl.protocols import Task
 from cascade_rl.records import Group
 from cascade_rl.run import StageDir, folder_atomic, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
+from cascade_rl.tasks.rows import conversation, num_context, read_placed
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,27 @@ class StageContext:
     # --- data -----------------------------------------------------------------------------------------------------------------
 
     def rendered(self, task: str, rows: str, num: int) -> Iterator[tuple[str, RenderedSample]]:
-        """The conversations of a task's training demonstrations, or of a file's rows, as ids and masks; with where they came from."""
-        for where, messages, tools, thinking in self._demonstrations(task, num) if task else self._rows(rows, num):
-            for part in self.renderer.conversations(messages, tools, thinking):
+        """The conversations of a task's training demonstrations, or of a file's rows, as ids and masks; with where they came from.
+
+        Assistant messages of the prompt itself are context: only what follows them is trained. Raises DataError with the place for
+        a conversation that the format cannot express.
+        """
+        for where, messages, tools, thinking, context in self._demonstrations(task, num) if task else self._rows(rows, num):
+            try:
+                parts = self.renderer.conversations(messages, tools, thinking, context)
+            except RenderError as error:
+                raise DataError(f"{where}: {error}") from None
+            for part in parts:
                 yield where, RenderedSample(np.array(part.token_ids, dtype=np.int32), np.array(part.mask, dtype=bool))
 
-    def _demonstrations(self, task: str, num: int) -> Iterator[tuple[str, Any, Any, bool]]:
+    def _demonstrations(self, task: str, num: int) -> Iterator[tuple[str, Any, Any, bool, int]]:
         prompts = [prompt for prompt in self.tasks[task].prompts("train") if prompt.gold]
         for prompt in prompts[: num or None]:
-            yield prompt.id, (*prompt.messages, *prompt.gold), prompt.tools, prompt.thinking
+            yield prompt.id, (*prompt.messages, *prompt.gold), prompt.tools, prompt.thinking, len(prompt.messages)
 
-    def _rows(self, path: str, num: int) -> Iterator[tuple[str, Any, Any, bool]]:
-        from cascade_rl.tasks.rows import conversation, read_rows
-
-        for i, row in enumerate(read_rows(path)[: num or None], 1):
-            where = f"{path}:{i}"
-            yield where, *conversation(row, where)
+    def _rows(self, path: str, num: int) -> Iterator[tuple[str, Any, Any, bool, int]]:
+        for where, row in read_placed(path)[: num or None]:
+            yield where, *conversation(row, where), num_context(row, where)
 
     # --- resume, log, save ----------------------------------------------------------------------------------------------------
 
