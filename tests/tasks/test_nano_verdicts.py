@@ -121,9 +121,9 @@ def test_choices_are_four_different_ones_with_one_right() -> None:
         assert thinking.endswith(f"{options['ABCD'.index(prompt.reference)][2:]} is {prompt.reference}.")
 
 
-def test_instructions_have_twelve_kinds_and_up_to_three_at_once() -> None:
+def test_instructions_have_thirteen_kinds_and_up_to_three_at_once() -> None:
     prompts = InstructionsTask().prompts("train")
-    assert len(KINDS) == 12
+    assert len(KINDS) == 13
     assert {id for prompt in prompts for id in prompt.reference["ids"]} == set(KINDS)  # "keywords:existence" is one of them
     assert {len(prompt.reference["ids"]) for prompt in prompts} == {2, 3, 4}  # and the topic
     assert {prompt.thinking for prompt in prompts} == {True, False}

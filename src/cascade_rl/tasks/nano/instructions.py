@@ -15,6 +15,7 @@ from cascade_rl.grade.instructions import compile_instructions, grade_instructio
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.nano.base import Draft, NanoTask
+from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, FOODS, NAMES, THINGS, plural
 
 # A topic, and what can be said about it. Each list has sentences with and without a comma.
 TOPICS = (
@@ -42,10 +43,12 @@ class _Answer:
     finish: list[Callable[[str], str]] = field(default_factory=list)
     as_bullets: bool = False
     banned: str = ""
+    opening: str = ""
 
     def text(self) -> str:
         text = "\n".join(f"* {s}" for s in self.sentences) if self.as_bullets else " ".join(self.sentences)
-        return functools.reduce(lambda made, step: step(made), self.finish, text)
+        text = functools.reduce(lambda made, step: step(made), self.finish, text)
+        return f"{self.opening}\n{text}" if self.opening else text
 
     def plain(self) -> list[str]:
         """Sentences about the topic that break no instruction."""
@@ -137,10 +140,25 @@ def _highlight(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tup
     return {"num_highlights": 1}, ("Mark a word like *this*.", "Highlight a word like *this*.")
 
 
+def _repeat(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
+    name, color, thing, city = (rng.choice(words) for words in (NAMES, COLORS, THINGS, CITIES))
+    answer.opening = rng.choice(
+        (
+            f"{name} has {rng.randint(10, 99)} {color} {plural(thing)} in {city}.",
+            f"The {color} {thing} of {name} is in {city}.",
+            f"{name} and {rng.choice(NAMES)} go to {city} on {rng.choice(DAYS)}.",
+            f"On {rng.choice(DAYS)} {name} eats {rng.randint(10, 99)} {plural(rng.choice(FOODS))}.",
+        )
+    )
+    told = (f"First repeat this: {answer.opening}", f"Repeat this first: {answer.opening}")
+    return {"prompt_to_repeat": answer.opening}, told
+
+
 Maker = Callable[[random.Random, _Answer], tuple[dict[str, Any], tuple[str, ...]]]
 # In the order in which they may shape an answer: what adds sentences first, then what counts them, then what changes letters,
 # then what frames the finished text.
 KINDS: dict[str, Maker] = {
+    "combination:repeat_prompt": _repeat,
     "keywords:forbidden_words": _forbidden,
     "punctuation:no_comma": _no_comma,
     "keywords:existence": _keyword,
@@ -162,7 +180,11 @@ _CLASHES = (
     {"startend:end_checker", "startend:quotation"},
     {"startend:end_checker", "change_case:english_lowercase"},
     {"keywords:existence", "keywords:frequency"},
+    {"combination:repeat_prompt", "keywords:forbidden_words"},
+    {"combination:repeat_prompt", "startend:quotation"},
+    {"combination:repeat_prompt", "change_case:english_lowercase"},
 )
+_OFTEN = {"combination:repeat_prompt": 5}  # how often a kind is drawn, others being drawn once: copying is the root of most tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +229,8 @@ class InstructionsTask(NanoTask):
 def _without_clashes(rng: random.Random, num: int) -> list[str]:
     """`num` different kinds that can be kept together, in the order of KINDS."""
     while True:
-        chosen = rng.sample(list(KINDS), num)
+        chosen = rng.sample(list(KINDS), num, counts=[_OFTEN.get(kind, 1) for kind in KINDS])
+        if len(set(chosen)) < num:
+            continue
         if not any(clash <= set(chosen) for clash in _CLASHES):
             return sorted(chosen, key=list(KINDS).index)

@@ -28,8 +28,8 @@ class NeedleTask(NanoTask):
     the joining ones are answered after thinking.
     """
 
-    min_tokens: int = 100
-    max_tokens: int = 250
+    min_tokens: int = 60
+    max_tokens: int = 200
     num_distractors: int = 2
     several_share: float = 0.25
     hop_share: float = 0.35
