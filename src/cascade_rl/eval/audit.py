@@ -354,7 +354,8 @@ def print_audit(report: AuditReport, console: "Console | None" = None, shown: in
             f"  {tally.name} ({ATTACKS[tally.name]}): {len(tally.full):,}; the first, {first.prompt_id}: {first.why[:100]}",
         )
     fails, unscored = report.false_fail_rate, report.unscored_rate
-    told = "no gold answer got a verdict" if fails is None else f"false-fail rate {fails:.1%}"
+    silent = "no gold answer got a verdict" if report.gold.unscored else "no gold answers"
+    told = silent if fails is None else f"false-fail rate {fails:.1%}"
     console.print(f"{told}; unscored {unscored:.1%}; slowest verdict {report.slowest_ms:.1f} ms", style="bold", highlight=False)
 
 
