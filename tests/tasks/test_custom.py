@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 import torch
 
+from cascade_rl.algo.advantages import mean_centred
 from cascade_rl.cli import main
 from cascade_rl.errors import DataError, GraderError, RecipeError
 from cascade_rl.protocols import gold_rollout
 from cascade_rl.recipe import parse_recipe, to_json
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, ToolCall, Turn
 from cascade_rl.sample.rollout import grade_all
+from cascade_rl.stages.collect import tally
 from cascade_rl.tasks import custom
 from cascade_rl.tasks.custom import RowsTask
 
@@ -258,6 +260,30 @@ def test_functions_that_are_not_async_run_one_at_a_time_and_rewards_keep_their_o
     graded = grade_all(groups, {task.name: task})
     assert [[r.value for r in group.rewards] for group in graded] == [[10.0 * i + k for k in range(5)] for i in range(4)]
     assert running == [0, 1]
+
+
+async def backwards(completions: list[str], **kwargs: Any) -> list[float | None]:
+    """Verdicts come in the reverse of the order in which they were asked for; "?" crashes, "-" has none."""
+    if completions[0] == "?":
+        raise ValueError("cannot be parsed")
+    if completions[0] == "-":
+        return [None]
+    await asyncio.sleep(0.03 - 0.005 * float(completions[0]))
+    return [float(completions[0])]
+
+
+def test_rewards_stay_with_their_rollouts_whatever_order_they_come_in(tmp_path: Path) -> None:
+    """Neither a verdict that comes late nor one that fails shifts the others; what is unscored is outside the statistics."""
+    task = task_of(rows(tmp_path, {"prompt": "a?"}, {"prompt": "b?"}), "backwards")
+    said = (("0", "?", "2", "-"), ("5", "4", "-", "3"))
+    groups = [
+        Group(p, tuple(gold_rollout(p, [Message("assistant", text)]) for text in texts))
+        for p, texts in zip(task.prompts("train"), said, strict=True)
+    ]
+    values = [[r.value for r in group.rewards] for group in grade_all(groups, {task.name: task})]
+    assert values == [[0.0, None, 2.0, None], [5.0, 4.0, None, 3.0]]
+    assert mean_centred(values[0]) == [-1.0, None, 1.0, None]  # a mean of 1 over the two that are scored
+    assert tally(grade_all(groups, {task.name: task}))["unscored"] == pytest.approx(3 / 8)
 
 
 def test_a_call_that_hangs_leaves_only_its_own_rollout_unscored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
