@@ -57,11 +57,11 @@ def test_math(answer: str, value: float) -> None:
 
 
 def test_sums_are_said_digit_by_digit() -> None:
-    assert say_sum(47, 38) == "7+8=15. 4+3+1=8. 47+38=85."
-    assert say_sum(40, 7) == "0+7=7. 40+7=47."
+    assert say_sum(47, 38) == "47+38: 7+8=15. 4+3+1=8. 85."
+    assert say_sum(40, 7) == "40+7: 0+7=7. 47."
     assert say_sum(3, 9) == "3+9=12."
-    assert say_difference(45, 38) == "15-8=7. 4-1-3=0. 45-38=7."
-    assert say_difference(48, 5) == "8-5=3. 48-5=43."
+    assert say_difference(45, 38) == "45-38: 15-8=7. 4-1-3=0. 7."
+    assert say_difference(48, 5) == "48-5: 8-5=3. 43."
     assert say_difference(9, 4) == "9-4=5."
 
 
@@ -71,7 +71,7 @@ def test_every_step_of_every_thought_is_right() -> None:
         for prompt in task.prompts("train")[:1500]:
             thinking = prompt.gold[0].thinking
             assert thinking
-            for step in thinking.split(". "):
+            for step in thinking.replace(": ", ". ").split(". "):
                 *lefts, right = step.rstrip(".").split("=")
                 if lefts and right.isdigit():
                     assert _value(lefts[-1]) == int(right), thinking

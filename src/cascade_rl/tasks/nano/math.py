@@ -110,24 +110,24 @@ def say_product(a: int, b: int) -> str:
 
 
 def say_sum(a: int, b: int) -> str:
-    """The ones, then the tens with the carry: `7+8=15. 4+3+1=8. 47+38=85.`"""
+    """The ones, then the tens with the carry: `47+38: 7+8=15. 4+3+1=8. 85.`"""
     if a < 10 and b < 10:
         return f"{a}+{b}={a + b}."
     ones = a % 10 + b % 10
     tens = "+".join(str(part) for part in (a // 10, b // 10, ones // 10) if part)
-    steps = f"{a % 10}+{b % 10}={ones}. "
+    steps = f"{a}+{b}: {a % 10}+{b % 10}={ones}. "
     if "+" in tens:
         steps += f"{tens}={a // 10 + b // 10 + ones // 10}. "
-    return f"{steps}{a}+{b}={a + b}."
+    return f"{steps}{a + b}."
 
 
 def say_difference(a: int, b: int) -> str:
-    """The ones, borrowing where needed, then the tens: `15-8=7. 4-1-3=0. 45-38=7.`"""
+    """The ones, borrowing where needed, then the tens: `45-38: 15-8=7. 4-1-3=0. 7.`"""
     if a < 10:
         return f"{a}-{b}={a - b}."
     borrow = a % 10 < b % 10
-    steps = f"{a % 10 + 10 * borrow}-{b % 10}={a % 10 + 10 * borrow - b % 10}. "
+    steps = f"{a}-{b}: {a % 10 + 10 * borrow}-{b % 10}={a % 10 + 10 * borrow - b % 10}. "
     if borrow or b >= 10:
         tens = "-".join(str(part) for part in (a // 10, int(borrow), b // 10) if part)
         steps += f"{tens}={a // 10 - borrow - b // 10}. "
-    return f"{steps}{a}-{b}={a - b}."
+    return f"{steps}{a - b}."
