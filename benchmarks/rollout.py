@@ -7,14 +7,13 @@
 16 prompts of about 60 tokens x 8 answers of at most 128 tokens, temperature 1, ending where the model ends them (ragged). Each way
 is a process of its own that loads, warms up, and then answers in turns with the others, so that what else the machine does hits all
 of them; ratios are medians over rounds. A useful token is one that belongs to an answer (padding behind its end does not count).
-Peak memory is the largest resident size of a way's processes. Log-probs of our answers are compared with transformers' forward in
+Peak memory is the largest resident size of a way's processes, added up. Log-probs of our answers are compared with transformers' forward in
 float32 and in the benchmark's own type.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -135,15 +134,30 @@ def serve(way: str, job: dict) -> None:
         print(json.dumps(reply | {"peak_mb": peak_mb()}), file=replies, flush=True)
 
 
+def family() -> list[Path]:
+    """/proc folders of this process and its living descendants (vLLM computes in one)."""
+    found, seen = [Path("/proc/self")], {os.getpid()}
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda f: int(f.name)):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        if parent in seen:
+            seen.add(int(folder.name))
+            found.append(folder)
+    return found
+
+
 def cpu_s() -> float:
-    return time.process_time()
+    """Processor time of the family so far."""
+    ticks = [(folder / "stat").read_text().rpartition(")")[2].split()[11:13] for folder in family()]
+    return sum(int(user) + int(system) for user, system in ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mb() -> float:
-    """Of this process and, where it has some, its largest child."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    children = subprocess.run(["ps", "-o", "rss=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout.split()
-    return (own + max(map(int, children), default=0)) / 1024
+    """The sum of the peaks of the family's resident sizes."""
+    lines = [line for folder in family() for line in (folder / "status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 # --- the comparison -----------------------------------------------------------------------------------------------------------

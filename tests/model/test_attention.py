@@ -29,12 +29,12 @@ def inputs(num_tokens: int, heads: int = 4, kv: int = 2, size: int = 8):
     return [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.parametrize("scores", [attention.MAX_SCORES, 600])
+@pytest.mark.parametrize("score_bytes", [attention.MAX_SCORE_BYTES, 4800])
 @pytest.mark.parametrize("window,softcap", [(None, None), (5, None), (1, None), (100, None), (None, 2.0), (5, 2.0)])
 @pytest.mark.parametrize("lengths", [(23, 23, 22, 20, 9, 9, 1), (40,), (1,), (3, 3)])
-def test_equals_the_definition(lengths, window, softcap, scores, monkeypatch):
+def test_equals_the_definition(lengths, window, softcap, score_bytes, monkeypatch):
     # Few scores at once: the same lengths then go through in many blocks, as very long samples do.
-    monkeypatch.setattr(attention, "MAX_SCORES", scores)
+    monkeypatch.setattr(attention, "MAX_SCORE_BYTES", score_bytes)
     tensors, shape = inputs(sum(lengths)), Shape(0.3, window, softcap)
     out = attend(*tensors, plan_attention(lengths), shape)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_nothing_crosses_samples():
 
 def test_pieces_cover_every_sample_once_and_pad_little():
     lengths = sorted([400, 31, 33, 30, 120, 118, 119, 7], reverse=True)
-    pieces = plan_attention(lengths)
+    pieces = plan_attention(lengths).pieces
     assert [n for piece in pieces for n in piece.lengths] == lengths
     assert [piece.start for piece in pieces] == [0, 400, 400 + 357, 400 + 357 + 94]
     padded = sum(piece.row_BL.numel() for piece in pieces)
@@ -69,5 +69,5 @@ def test_pieces_cover_every_sample_once_and_pad_little():
 
 def test_gradients_by_finite_differences():
     tensors = inputs(7, heads=2, kv=1, size=3)
-    pieces = plan_attention((4, 3))
-    assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, pieces, Shape(0.5, 3, 1.5)), tensors)
+    plan = plan_attention((4, 3))
+    assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, plan, Shape(0.5, 3, 1.5)), tensors)

@@ -70,7 +70,7 @@ def test_only_recurrent_models_go_one_sample_at_a_time(folder):
 
 
 def test_long_samples_in_many_blocks_equal_separate_forwards(folder, monkeypatch):
-    monkeypatch.setattr(attention, "MAX_SCORES", 256)
+    monkeypatch.setattr(attention, "MAX_SCORE_BYTES", 1024)
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     told = samples(lengths=(90, 41))
     (batch,) = pack(told, 1000)
@@ -154,3 +154,21 @@ def test_masters_start_as_the_weights(llama):
 def test_scoring_leaves_no_gradient(llama):
     (batch,) = pack(samples(), 1000)
     assert not Policy(llama).score(batch).requires_grad
+
+
+@pytest.mark.slow
+def test_compiled_layers_give_the_same_and_compile_once_for_all_batches(llama):
+    import torch._dynamo
+
+    plain, compiled = Policy(llama), Policy(llama, compile=True)
+    shapes = [LENGTHS, (60, 20), (9,) * 7, (50, 49, 48, 5), (12, 3, 2), (200,)]
+
+    def gap(lengths: tuple[int, ...]) -> float:
+        (batch,) = pack(samples(lengths=lengths), 1000)
+        ours = compiled.logps(batch)
+        ours.sum().backward()
+        return (ours - plain.logps(batch)).abs().max().item()
+
+    assert max(gap(lengths) for lengths in shapes[:2]) < 2e-6
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert max(gap(lengths) for lengths in shapes[2:]) < 2e-6

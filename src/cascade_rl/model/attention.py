@@ -22,8 +22,11 @@ from cascade_rl.errors import ModelError
 NAME = "cascade_packed"
 # Samples share a piece while padding stays below this share of it.
 MAX_PADDING = 0.12
-# Scores of a block of queries are at most so many numbers (64 MB in float32).
-MAX_SCORES = 1 << 24
+# Scores of a block of queries take at most so many bytes: measured best from 256 to 4,096 tokens, within a few percent of torch's
+# own attention there (which knows neither windows nor softcaps, and is slower below).
+MAX_SCORE_BYTES = 1 << 23
+# Samples share a piece while B L^2 stays below this.
+MAX_AREA = 1 << 19
 # Probabilities of samples up to this length are kept for the backward pass, those of longer ones computed again.
 KEEP_BELOW = 256
 
@@ -47,7 +50,14 @@ class Piece:
         return self.start + sum(self.lengths)
 
 
-def plan_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -> tuple[Piece, ...]:
+@dataclass(eq=False)
+class Plan:
+    """The pieces of a row. Not a tuple and not frozen: torch.compile would look inside those and compile anew for each batch."""
+
+    pieces: tuple[Piece, ...]
+
+
+def plan_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -> Plan:
     """How to compute attention over samples of these lengths, laid end to end in this order. Sorted lengths pad least."""
     pieces: list[Piece] = []
     start = 0
@@ -60,12 +70,12 @@ def plan_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -
         members.append(length)
     if members:
         pieces.append(_piece(members, start, device))
-    return tuple(pieces)
+    return Plan(tuple(pieces))
 
 
 def _fits(lengths: Sequence[int]) -> bool:
     area = len(lengths) * max(lengths)
-    return sum(lengths) >= (1 - MAX_PADDING) * area and area * max(lengths) <= MAX_SCORES // 8
+    return sum(lengths) >= (1 - MAX_PADDING) * area and area * max(lengths) <= MAX_AREA
 
 
 def _piece(lengths: Sequence[int], start: int, device: torch.device | str) -> Piece:
@@ -87,9 +97,9 @@ class Shape:
     softcap: float | None = None
 
 
-def attend(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, pieces: Sequence[Piece], shape: Shape) -> Tensor:
+def attend(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, plan: Plan, shape: Shape) -> Tensor:
     """Causal attention within each sample: [T, H, D] of the query's type. Scores are in the input's type, softmax in float32."""
-    return _Attend.apply(query_THD, key_TKD, value_TKD, pieces, shape)  # type: ignore[no-any-return]
+    return _Attend.apply(query_THD, key_TKD, value_TKD, plan.pieces, shape)  # type: ignore[no-any-return]
 
 
 class _Attend(torch.autograd.Function):
@@ -100,7 +110,7 @@ class _Attend(torch.autograd.Function):
         for piece in pieces:
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             out = q.new_empty(*q.shape[:3], v.shape[2])
-            for queries, keys in _blocks(q.shape, shape.window):
+            for queries, keys in _blocks(q, shape.window):
                 prob, _ = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
                 out[:, :, queries] = (prob @ v[:, keys]).view(*out[:, :, queries].shape)
                 if _keeps(piece, shape):
@@ -122,7 +132,7 @@ class _Attend(torch.autograd.Function):
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             grad = _grouped(grads[0], piece, key_TKD.shape[1], padding="zero")
             grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            for queries, keys in _blocks(q.shape, shape.window):
+            for queries, keys in _blocks(q, shape.window):
                 if _keeps(piece, shape):
                     prob, slope = next(probs), None
                 else:
@@ -180,13 +190,13 @@ def _put_back(out_THD: Tensor, x: Tensor, piece: Piece) -> None:
         part.copy_(x.reshape(batch * length, num_heads, -1).index_select(0, piece.kept_P))
 
 
-def _blocks(shape: torch.Size, window: int | None) -> list[tuple[slice, slice]]:
-    """Blocks of queries and the keys each may see, for queries of shape [B * K, G, L, D]."""
-    batch, group, length, _ = shape
-    size = length
-    if batch * group * length * length > MAX_SCORES or (window is not None and length > 2 * window):
+def _blocks(x: Tensor, window: int | None) -> list[tuple[slice, slice]]:
+    """Blocks of queries and the keys each may see, for queries [B * K, G, L, D]."""
+    batch, group, length, _ = x.shape
+    size, most = length, MAX_SCORE_BYTES // x.element_size()
+    if batch * group * length * length > most or (window is not None and length > 2 * window):
         seen = length if window is None else min(length, 2 * window)
-        size = max(1, min(length, MAX_SCORES // (batch * group * seen), 512 if window is None else window))
+        size = max(1, min(length, most // (batch * group * seen), 512 if window is None else window))
     starts = [*range(0, length, size), length]
     return [(slice(lo, hi), slice(0 if window is None else max(0, lo - window + 1), hi)) for lo, hi in pairwise(starts)]
 
@@ -220,12 +230,12 @@ def packed_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    pieces: tuple[Piece, ...] | None = None,
+    plan: Plan | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """The function that transformers calls: query [1, H, T, D], key and value [1, K, T, D], giving [1, T, H, D].
 
-    Without `pieces` each row of [R, H, T, D] is one sample, padded at its end or not at all. Dropout is not applied: the sampler
+    Without a plan each row of [R, H, T, D] is one sample, padded at its end or not at all. Dropout is not applied: the sampler
     must agree with the trainer. Raises ModelError for what it cannot honour.
     """
     del attention_mask, dropout
@@ -235,10 +245,10 @@ def packed_attention(
             raise ModelError(f'{type(module).__name__} passes "{name}" to attention, which packed attention does not know')
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     num_rows, _, length, _ = query.shape
-    if pieces is None:
-        pieces = plan_attention([length] * num_rows, query.device)
+    if plan is None:
+        plan = plan_attention([length] * num_rows, query.device)
     query_THD, key_TKD, value_TKD = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    out_THD = attend(query_THD, key_TKD, value_TKD, pieces, Shape(scale, sliding_window, softcap))
+    out_THD = attend(query_THD, key_TKD, value_TKD, plan, Shape(scale, sliding_window, softcap))
     return out_THD.view(num_rows, length, *out_THD.shape[1:]), None
 
 

@@ -74,10 +74,10 @@ class Policy:
             switch({"use_reentrant": False})
         # Checkpointing works only in training mode; with dropout off nothing else depends on the mode.
         self.model.train(checkpointing)
+        self._check_head()
         if compile:
             for layer in self._layers():
                 layer.compile(dynamic=True)
-        self._check_head()
 
     # --- questions to the model -----------------------------------------------------------------------------------------------
 
@@ -102,9 +102,9 @@ class Policy:
         """Hidden states after the last norm, [T, D]."""
         body = self.model.base_model
         if self.packs:
-            pieces = attention.plan_attention(batch.lengths, self.device)
+            plan = attention.plan_attention(batch.lengths, self.device)
             row = {"input_ids": batch.token_ids_T[None], "position_ids": batch.position_ids_T[None]}
-            return body(**row, use_cache=False, pieces=pieces).last_hidden_state[0]
+            return body(**row, use_cache=False, plan=plan).last_hidden_state[0]
         rows = batch.token_ids_T.split(batch.lengths)
         return torch.cat([body(input_ids=row[None], use_cache=False).last_hidden_state[0] for row in rows])
 
