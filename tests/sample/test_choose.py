@@ -92,6 +92,14 @@ def test_an_impossible_id_never_comes_even_at_the_ends() -> None:
     assert logps.tolist() == pytest.approx([math.log(0.5)] * 2)
 
 
+def test_rounding_between_block_sums_and_places_never_leaves_the_ids() -> None:
+    """The block sums are float32, the search inside a block float64: a uniform near 1 may lie above the latter's total."""
+    logits = torch.randn(400, 300, generator=torch.Generator().manual_seed(4))
+    logits[:, 280:] = -torch.inf
+    ids, _ = choose(logits, np.full(400, 1 - 2**-53))
+    assert ids.max() < 280
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_distribution_are_an_error(bad: float) -> None:
     logits = torch.zeros(3, 10)

@@ -1,6 +1,7 @@
 """The embedded sampler against transformers' own forward, and its promises: any order, any batch, any prefill, same answers."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from cascade_rl.model.sources import load_model
 from cascade_rl.records import SamplingParams, Turn
 from cascade_rl.sample import decoder, generic
 from cascade_rl.sample.answers import Answer
-from cascade_rl.sample.batching import packed
-from cascade_rl.sample.kv import PromptKV
+from cascade_rl.sample.batching import Batching, packed
+from cascade_rl.sample.decoder import Decoder
+from cascade_rl.sample.kv import PrefillAttention, PromptKV
 from cascade_rl.sample.local import LocalSampler
 
 FAST = ("llama", "qwen3")
@@ -250,6 +252,34 @@ def test_answers_longer_than_a_block_of_columns_and_rows_that_leave_and_join() -
     groups = own(model, max_batch=5).sample(contexts, 2, params, list(range(9)))
     assert [len(turn.answer_ids) for group in groups for turn in group[:1]] == [100, 1, 2, 150, 33, 31, 32, 65, 5]
     assert_logps_are_the_models(model, groups)
+
+
+def test_a_prompt_is_run_once_however_many_answers_wait(folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt_tokens = []
+    forward = Decoder.forward
+
+    def counting(self: Decoder, ids_T: torch.Tensor, position_T: torch.Tensor, attend: decoder.Attend) -> torch.Tensor:
+        prompt_tokens.extend(ids_T.tolist() if isinstance(attend, PrefillAttention) else [])
+        return forward(self, ids_T, position_T, attend)
+
+    monkeypatch.setattr(Decoder, "forward", counting)
+    for max_batch in (1, 3, 64):
+        prompt_tokens.clear()
+        own(folder("llama"), max_batch=max_batch).sample([[5, 6, 7], [8, 9], [5, 6, 7]], 4, RAGGED, [1, 2, 3])
+        assert sorted(prompt_tokens) == [5, 6, 7, 8, 9]
+
+
+def test_what_runs_at_once_is_bounded_by_number_and_by_cached_tokens() -> None:
+    def joining(max_batch: int, max_cached: int) -> int:
+        batching = Batching(Decoder.__new__(Decoder), max_batch, prefill_tokens=8, max_cached=max_cached)
+        params = SamplingParams(max_new_tokens=5)
+        answers = [Answer((number // 2,) * 10, params, seed=0, index=number % 2, limit=5) for number in range(6)]
+        return len(batching._next(deque(answers), [], {}))
+
+    assert joining(max_batch=4, max_cached=1000) == 4
+    assert joining(max_batch=9, max_cached=1000) == 6
+    assert joining(max_batch=9, max_cached=39) == 3  # 3 answers of 5 and 2 prompts of 10 are 35; a fourth answer makes 40
+    assert joining(max_batch=9, max_cached=1) == 1
 
 
 def test_packed_passes_hold_at_most_their_limit_and_every_token_once() -> None:

@@ -135,10 +135,11 @@ def _first_above(cumulative_RN: Tensor, target_R1: Tensor) -> Tensor:
 
 
 def _draw_truncated(
-    scaled_RV: Tensor, weight_RV: Tensor, total_R1: Tensor, uniform_R: Tensor, top_p: float, top_k: int, look_at: int = NUCLEUS
+    scaled_RV: Tensor, weight_RV: Tensor, total_R1: Tensor, uniform_R: Tensor, top_p: float, top_k: int, look_at: int = 0
 ) -> Tensor:
+    """The same among the best `look_at` ids only (by default top_k or NUCLEUS); all of them where those do not reach top_p."""
     num_ids = scaled_RV.shape[1]
-    look_at = min(top_k or look_at, num_ids)
+    look_at = min(look_at or top_k or NUCLEUS, num_ids)
     best_RK = scaled_RV.topk(look_at).indices
     kept_RK = weight_RV.gather(1, best_RK).double()
     cumulative_RK = kept_RK.cumsum(-1)
