@@ -179,6 +179,22 @@ def test_repeated_prompts_and_empty_references() -> None:
     assert not audit_task(task, [replace(p, reference=None) for p in told]).empty_reference  # a task may have none at all
 
 
+def test_anothers_gold_is_fed_only_where_its_reference_differs() -> None:
+    task = Sums(lambda answer, reference: Reward(float(answer.isdecimal() and len(answer) < 5)))
+    same = [replace(prompt, reference=3) for prompt in task.prompts("train")]
+    assert "another's gold" not in audit_task(task, same).false_pass_rates
+    (tally,) = [
+        t for t in audit_task(task, [*same, replace(same[0], id="odd", reference=4)]).attacks if t.name == "another's gold"
+    ]
+    assert tally.num_prompts == 5  # the odd one's for the four, and one of the four's for the odd one
+
+
+def test_rewards_below_zero_count_as_they_are() -> None:
+    report = audit(lambda answer, reference: Reward(2 * (exact(answer, reference).value or 0.0) - 1))
+    assert (report.gold.mean, report.false_fail_rate) == (1.0, 0.0)
+    assert {tally.mean for tally in report.attacks} == {-1.0}
+
+
 def test_a_spread_of_the_prompts_is_graded_and_it_is_repeatable() -> None:
     task = MathTask(num_train=50)
     first, second = (audit_task(task, task.prompts("train"), 5) for _ in range(2))
@@ -252,6 +268,12 @@ def test_gold_tool_results_that_the_tools_do_not_give_are_told() -> None:
     assert report.other_results == (
         Finding("adding/train/0", "the gold has '13 is not liked' where the tools say 'Error: 13 is not liked'"),
     )
+
+
+def test_the_same_text_may_ask_two_things_of_two_states_of_tools() -> None:
+    task = Adding()
+    (prompt,) = task.prompts("train")
+    assert not audit_task(task, [prompt, replace(prompt, id="adding/train/1", reference=6)], num=1).duplicates
 
 
 def test_a_tool_that_crashes_leaves_the_gold_unscored() -> None:

@@ -238,36 +238,34 @@ def _text(reference: object) -> str:
 
 
 def _tally(name: str, verdicts: Iterable[_Verdict]) -> Tally:
-    best: dict[str, _Verdict] = {}
+    best: dict[str, tuple[float, Finding]] = {}
     unscored, slowest_ms = [], 0.0
     for verdict in verdicts:
         slowest_ms = max(slowest_ms, verdict.ms)
-        known = best.get(verdict.prompt.id)
-        if verdict.reward.value is None:
+        value, place = verdict.reward.value, verdict.prompt.id
+        if value is None:
             unscored.append(verdict.finding())
-        elif known is None or verdict.reward.value > (known.reward.value or 0.0):
-            best[verdict.prompt.id] = verdict
-    values = [verdict.reward.value or 0.0 for verdict in best.values()]
+        elif place not in best or value > best[place][0]:
+            best[place] = value, verdict.finding()
     return Tally(
         name=name,
         num_prompts=len(best),
-        full=tuple(verdict.finding() for verdict in best.values() if _full(verdict.reward)),
-        mean=fmean(values) if values else None,
+        full=tuple(finding for value, finding in best.values() if _full(value)),
+        mean=fmean(value for value, _ in best.values()) if best else None,
         unscored=tuple(unscored),
         slowest_ms=slowest_ms,
     )
 
 
-def _full(reward: Reward) -> bool:
-    return reward.value is not None and reward.value >= 1 - _SAME
+def _full(value: float) -> bool:
+    return value >= 1 - _SAME
 
 
 def _failures(verdicts: Iterable[_Verdict]) -> tuple[Finding, ...]:
-    scored = [(v, v.reward.value) for v in verdicts if v.name == GOLD and v.reward.value is not None]
     return tuple(
-        Finding(v.prompt.id, f"reward {value:g}, {v.reward.why or 'no reason given'}")
-        for v, value in scored
-        if not _full(v.reward)
+        Finding(verdict.prompt.id, f"reward {value:g}, {verdict.reward.why or 'no reason given'}")
+        for verdict in verdicts
+        if verdict.name == GOLD and (value := verdict.reward.value) is not None and not _full(value)
     )
 
 
@@ -279,7 +277,7 @@ def _no_signal(prompts: Sequence[Prompt], verdicts: Sequence[_Verdict]) -> Itera
         values = [v.reward.value for v in asked[prompt.id] if v.reward.value is not None]
         if not values:
             yield Finding(prompt.id, f"no verdict on any answer: {asked[prompt.id][0].reward.why}")
-        elif max(values) - min(values) < _SAME and (prompt.gold or min(values) >= 1 - _SAME):
+        elif max(values) - min(values) < _SAME and (prompt.gold or _full(min(values))):
             who = "the gold answer and every attack" if prompt.gold else "every attack"
             yield Finding(prompt.id, f"{who} get {values[0]:g}")
 
