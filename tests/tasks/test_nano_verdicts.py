@@ -355,6 +355,8 @@ def test_bad_calls_are_told_to_the_model(call: ToolCall) -> None:
     ("cls", "settings"),
     [
         (InstructionsTask, {"max_instructions": 4}),
+        (InstructionsTask, {"kinds": ("punctuation:no_coma",)}),
+        (InstructionsTask, {"kinds": ("punctuation:no_comma",)}),
         (SchemaTask, {"max_fields": 0}),
         (RepairTask, {"max_files": 4}),
         (ToolsTask, {"num_keys": 1}),
@@ -370,6 +372,8 @@ def test_settings_out_of_range_are_refused(cls: type[NanoTask], settings: dict[s
 
 def test_difficulty_settings_change_the_questions() -> None:
     rng = random.Random(0)
+    copying = InstructionsTask(kinds=("combination:repeat_prompt",), max_instructions=1)
+    assert all(copying.draw(rng).reference["ids"][0] == "combination:repeat_prompt" for _ in range(50))
     assert all(len(InstructionsTask(max_instructions=1).draw(rng).reference["ids"]) == 2 for _ in range(50))
     assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["before"]) == 1 for _ in range(50))
     assert all(MathTask(max_number=9, max_factor=3, word_share=0).draw(rng).reference <= 18 for _ in range(200))

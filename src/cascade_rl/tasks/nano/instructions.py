@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade_rl.errors import RecipeError
+from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.grade.instructions import compile_instructions, grade_instructions
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
@@ -192,10 +192,13 @@ class InstructionsTask(NanoTask):
     """`"Write about the moon. Use no commas. End with "The end.""` asks for a text on the topic that keeps every instruction.
 
     max_instructions: how many a request may have (1 to 3).
+    kinds: the instruction ids that may occur. With "combination:repeat_prompt" alone it is a task of copying, which a fresh model
+    learns in a hundred steps and without which it learns little else.
     thinking_share: the share of prompts in thinking mode, where `thinking` is on.
     """
 
     max_instructions: int = 3
+    kinds: tuple[str, ...] = tuple(KINDS)
     thinking_share: float = 0.25
 
     name: str = "nano.instructions"
@@ -205,11 +208,18 @@ class InstructionsTask(NanoTask):
         super().__post_init__()
         if not 1 <= self.max_instructions <= 3:
             raise RecipeError(f'task "{self.name}": max_instructions {self.max_instructions} must be 1 to 3')
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise RecipeError(unknown(f'task "{self.name}": kinds: id', kind, KINDS))
+        if len(self.kinds) < self.max_instructions:
+            raise RecipeError(
+                f'task "{self.name}": kinds has {len(self.kinds)} ids, fewer than max_instructions {self.max_instructions}'
+            )
 
     def draw(self, rng: random.Random) -> Draft:
         topic, said = rng.choice(TOPICS)
         answer = _Answer(topic, rng.sample(said, rng.choice((1, 1, 2))))
-        chosen = _without_clashes(rng, rng.randint(1, self.max_instructions))
+        chosen = _without_clashes(rng, self.kinds, rng.randint(1, self.max_instructions))
         made = [(id, *KINDS[id](rng, answer)) for id in chosen]
         ids, kwargs = [id for id, _, _ in made], [kw for _, kw, _ in made]
         told = [rng.choice(wordings) for _, _, wordings in made]
@@ -226,10 +236,10 @@ class InstructionsTask(NanoTask):
         return grade_instructions(compile_instructions(reference["ids"], reference["kwargs"]), answer)
 
 
-def _without_clashes(rng: random.Random, num: int) -> list[str]:
-    """`num` different kinds that can be kept together, in the order of KINDS."""
+def _without_clashes(rng: random.Random, kinds: tuple[str, ...], num: int) -> list[str]:
+    """`num` of these kinds that can be kept together, in the order of KINDS."""
     while True:
-        chosen = rng.sample(list(KINDS), num, counts=[_OFTEN.get(kind, 1) for kind in KINDS])
+        chosen = rng.sample(kinds, num, counts=[_OFTEN.get(kind, 1) for kind in kinds])
         if len(set(chosen)) < num:
             continue
         if not any(clash <= set(chosen) for clash in _CLASHES):
