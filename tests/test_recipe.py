@@ -99,6 +99,11 @@ def test_overrides(tmp_path: Path) -> None:
     assert recipe.tasks["sums"].num_dev == 50
 
 
+def test_an_override_reaches_a_task_whose_name_has_dots(tmp_path: Path) -> None:
+    text = GOOD.replace('tasks = ["sums"]', 'tasks = ["nano.math"]')
+    assert load(tmp_path, text, "tasks.nano.math.num_dev=50").tasks["nano.math"].num_dev == 50
+
+
 @pytest.mark.parametrize(
     "override, message",
     [

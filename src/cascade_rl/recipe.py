@@ -191,6 +191,8 @@ def _override(table: dict[str, Any], override: str) -> None:
     """Applies "stage.key=value", "eval.key=value", "tasks.NAME.key=value" or "seed=value" to a raw recipe table."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
+    if keys[0] == "tasks" and len(keys) > 3:  # a task's name may have dots of its own: tasks.nano.math.num_dev=50
+        keys = ["tasks", ".".join(keys[1:-1]), keys[-1]]
     if not equals or not all(keys):
         raise RecipeError(f"--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50")
     try:
