@@ -142,7 +142,7 @@ class ChoiceTask(NanoTask):
     max_number: largest factor. num_options: how many answers to choose from (2 to 4).
     """
 
-    max_number: int = 9
+    max_number: int = 6
     num_options: int = 4
 
     name: str = "nano.choice"

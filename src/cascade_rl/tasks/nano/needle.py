@@ -63,7 +63,7 @@ class NeedleTask(NanoTask):
 
     def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str], list[str]]:
         people = rng.sample(NAMES, num + self.num_distractors)
-        codes = [str(code) for code in rng.sample(range(100, 1000), len(people))]
+        codes = [str(code) for code in rng.sample(range(10, 100), len(people))]
         facts = [f"The code of {person} is {code}." for person, code in zip(people, codes, strict=True)]
         asked = " and ".join(people[:num])
         return facts, f"What is the code of {asked}?", codes[:num], codes[num:]

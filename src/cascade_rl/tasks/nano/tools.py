@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cascade_rl.errors import RecipeError, ToolError
+from cascade_rl.errors import RecipeError, ToolError, unknown
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
@@ -124,10 +124,12 @@ def _is_a(kind: str, value: Any) -> bool:
 class ToolsTask(NanoTask):
     """`"We sold 2 cups."` asks for a look into the stock, then for a write; `"Thank you!"` asks for no call at all.
 
-    num_keys: how many entries a database has. talk_share: the share of prompts that need no call. missing_share: the share of
-    look-ups of what is not there, where the tool gives an error.
+    kinds: the kinds of database ("stock", "phones", "calendar"). num_keys: how many entries one has.
+    talk_share: the share of prompts that need no call. missing_share: the share of look-ups of what is not there, where the tool
+    gives an error.
     """
 
+    kinds: tuple[str, ...] = ("stock", "phones")
     num_keys: int = 3
     talk_share: float = 0.12
     missing_share: float = 0.2
@@ -139,6 +141,11 @@ class ToolsTask(NanoTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise RecipeError(unknown(f'task "{self.name}": kinds: name', kind, KINDS))
+        if not self.kinds:
+            raise RecipeError(f'task "{self.name}": kinds is empty; name at least one of {", ".join(KINDS)}')
         if not 2 <= self.num_keys <= 4:
             raise RecipeError(f'task "{self.name}": num_keys {self.num_keys} must be 2 to 4 (a calendar has 5 different events)')
 
@@ -150,7 +157,7 @@ class ToolsTask(NanoTask):
         return Database(prompt.reference["kind"], prompt.reference["state"])
 
     def draw(self, rng: random.Random) -> Draft:
-        kind = rng.choice(sorted(KINDS))
+        kind = rng.choice(self.kinds)
         spec = KINDS[kind]
         keys, values = _entries(rng, kind, self.num_keys + 1)
         new_value = values.pop()
@@ -222,7 +229,7 @@ def _entries(rng: random.Random, kind: str, num: int) -> tuple[list[str], list[A
     if kind == "stock":
         return rng.sample(THINGS + FOODS, num), rng.sample(range(2, 10), num)
     if kind == "phones":
-        return rng.sample(NAMES, num), rng.sample(range(100, 1000), num)
+        return rng.sample(NAMES, num), rng.sample(range(10, 100), num)
     return rng.sample(DAYS, num), rng.sample(EVENTS, num)
 
 
