@@ -122,7 +122,7 @@ def test_the_answer_of_another_prompt_rarely_passes(cls: type[NanoTask]) -> None
     prompts = task.prompts("dev")
     others = [*prompts[1:], prompts[0]]
     values = grades(task, [(prompt, other.gold) for prompt, other in zip(prompts, others, strict=True)])
-    assert sum(value == 1.0 for value in values) < 0.3 * len(values)
+    assert sum(value == 1.0 for value in values) < 0.45 * len(values)  # three options to choose from
 
 
 @ALL

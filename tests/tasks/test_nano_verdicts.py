@@ -111,14 +111,14 @@ def test_choice(answer: str, value: float) -> None:
     assert grade(ChoiceTask(), "B", answer).value == value
 
 
-def test_choices_are_four_different_ones_with_one_right() -> None:
+def test_choices_are_different_ones_with_one_right() -> None:
     for prompt in ChoiceTask().prompts("train")[:1000]:
         options = prompt.messages[0].content.rpartition("\n")[2].split(", ")
-        assert [option[0] for option in options] == list("ABCD")
-        assert len({option[2:] for option in options}) == 4
+        assert [option[-1] for option in options] == list("ABC")
+        assert len({option[:-2] for option in options}) == 3
         thinking = prompt.gold[0].thinking
         assert thinking is not None
-        assert thinking.endswith(f"{options['ABCD'.index(prompt.reference)][2:]} is {prompt.reference}.")
+        assert thinking.endswith(f" {options['ABC'.index(prompt.reference)]}.")
 
 
 def test_instructions_have_thirteen_kinds_and_up_to_three_at_once() -> None:

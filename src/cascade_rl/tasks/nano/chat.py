@@ -28,6 +28,7 @@ TOPICS = (
 )
 _GREETINGS = ("Hi", "Hello", "Good day", "Hey")
 _ASKS = ("Can you tell me {topic}?", "Please explain {topic}.", "Do you know {topic}?", "I want to know {topic}.", "Say {topic}.")
+_ENDS = ("", " Thanks.", " Be short.")
 _CLOSES = ("Have a nice day!", "Take care!", "Ask me any time!", "I am glad to help!")
 _CLOSE_WORDS = re.compile(r"\b(nice day|take care|any time|glad to help|you are welcome|bye)\b", re.IGNORECASE)
 _HELLO = re.compile(r"\b(hi|hello|hey|good day)\b", re.IGNORECASE)
@@ -56,7 +57,7 @@ class ChatTask(NanoTask):
         greeted = rng.random() < self.greeting_share
         person = rng.choice(NAMES)
         opening = f"{rng.choice(_GREETINGS)}, I am {person}." if greeted else f"{person} asks."
-        question = f"{opening} {rng.choice(_ASKS).format(topic=topic)}"
+        question = f"{opening} {rng.choice(_ASKS).format(topic=topic)}{rng.choice(_ENDS)}"
         hello = f"{rng.choice(_GREETINGS)} {person}! " if greeted else ""
         content = f"{hello}{explanation} {rng.choice(_CLOSES)}"
         thinks = self.thinking and rng.random() < self.thinking_share

@@ -137,13 +137,13 @@ FORMULAS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceTask(NanoTask):
-    """`"Speed in m/s for 12 m in 3 s? A 3, B 4, C 5, D 6"` asks for `Answer: B`.
+    """`"Speed in m/s for 12 m in 3 s? 3 A, 4 B, 5 C"` asks for `Answer: B`.
 
     max_number: largest factor. num_options: how many answers to choose from (2 to 4).
     """
 
-    max_number: int = 6
-    num_options: int = 4
+    max_number: int = 5
+    num_options: int = 3
 
     name: str = "nano.choice"
     domain: str = "choice"
@@ -159,8 +159,8 @@ class ChoiceTask(NanoTask):
         result = formula.compute(a, b)
         options = _options(rng, result, {a, b, a + b, a * b, abs(a - b)}, self.num_options)
         right = LETTERS[options.index(result)]
-        listed = ", ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=False))
-        thinking = formula.say.format(a=a, b=b, r=result, halves=_say_halves(a, b)) + f" {result} is {right}."
+        listed = ", ".join(f"{option} {letter}" for letter, option in zip(LETTERS, options, strict=False))
+        thinking = formula.say.format(a=a, b=b, r=result, halves=_say_halves(a, b)) + f" {result} {right}."
         gold = Message("assistant", f"Answer: {right}", thinking=thinking if self.thinking else None)
         question = f"{rng.choice(formula.ask).format(a=a, b=b)}\n{listed}"
         return Draft([formula.kind, a, b], question, (gold,), right, self.thinking)

@@ -15,7 +15,7 @@ from cascade_rl.grade.instructions import compile_instructions, grade_instructio
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.nano.base import Draft, NanoTask
-from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, FOODS, NAMES, THINGS, plural
+from cascade_rl.tasks.nano.words import CITIES, COLORS, COPIED, DAYS, FOODS, NAMES, THINGS, plural
 
 # A topic, and what can be said about it. Each list has sentences with and without a comma.
 TOPICS = (
@@ -141,15 +141,19 @@ def _highlight(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tup
 
 
 def _repeat(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
-    name, color, thing, city = (rng.choice(words) for words in (NAMES, COLORS, THINGS, CITIES))
-    answer.opening = rng.choice(
-        (
-            f"{name} has {rng.randint(10, 99)} {color} {plural(thing)} in {city}.",
-            f"The {color} {thing} of {name} is in {city}.",
-            f"{name} and {rng.choice(NAMES)} go to {city} on {rng.choice(DAYS)}.",
-            f"On {rng.choice(DAYS)} {name} eats {rng.randint(10, 99)} {plural(rng.choice(FOODS))}.",
+    if rng.random() < 0.5:  # a list has nothing to guess: only copying reproduces it
+        words = rng.choices((*COPIED, *map(str, range(10, 100, 7))), k=rng.randint(3, 8))
+        answer.opening = f"{' '.join(words)}."
+    else:
+        name, color, thing, city = (rng.choice(words) for words in (NAMES, COLORS, THINGS, CITIES))
+        answer.opening = rng.choice(
+            (
+                f"{name} has {rng.randint(10, 99)} {color} {plural(thing)} in {city}.",
+                f"The {color} {thing} of {name} is in {city}.",
+                f"{name} and {rng.choice(NAMES)} go to {city} on {rng.choice(DAYS)}.",
+                f"On {rng.choice(DAYS)} {name} eats {rng.randint(10, 99)} {plural(rng.choice(FOODS))}.",
+            )
         )
-    )
     told = (f"First repeat this: {answer.opening}", f"Repeat this first: {answer.opening}")
     return {"prompt_to_repeat": answer.opening}, told
 

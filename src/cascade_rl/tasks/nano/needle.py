@@ -24,15 +24,15 @@ class NeedleTask(NanoTask):
     """A text of `min_tokens` to `max_tokens` (about), with facts of which one or two answer the question at its end.
 
     num_distractors: facts of the same form that do not answer it.
-    several_share, hop_share: the shares of questions for two facts, and of questions that join two; the rest ask for one. Only
-    the joining ones are answered after thinking.
+    several_share, hop_share: the shares of questions for two facts, and of questions that join two; the rest ask for one. The
+    reasoning says the facts again: to go on with a sentence that stands in the text is what a small model learns first.
     """
 
     min_tokens: int = 60
-    max_tokens: int = 200
-    num_distractors: int = 2
-    several_share: float = 0.25
-    hop_share: float = 0.35
+    max_tokens: int = 140
+    num_distractors: int = 1
+    several_share: float = 0.2
+    hop_share: float = 0.25
 
     name: str = "nano.needle"
     domain: str = "long"
@@ -45,21 +45,21 @@ class NeedleTask(NanoTask):
             )
         if self.several_share + self.hop_share > 1:
             raise RecipeError(f'task "{self.name}": several_share + hop_share must be at most 1')
-        if self.num_distractors > 4:
-            raise RecipeError(f'task "{self.name}": num_distractors {self.num_distractors} must be at most 4')
+        if self.num_distractors > 3:
+            raise RecipeError(f'task "{self.name}": num_distractors {self.num_distractors} must be at most 3')
 
     def draw(self, rng: random.Random) -> Draft:
         place = rng.random()
         if place < self.hop_share:
             facts, question, answers, wrong, thinking = self._hop(rng)
         else:
-            facts, question, answers, wrong = self._codes(rng, num=2 if place < self.hop_share + self.several_share else 1)
-            thinking = None
+            num = 2 if place < self.hop_share + self.several_share else 1
+            facts, question, answers, wrong = self._codes(rng, num)
+            thinking = " ".join(facts[:num])
         text = _hide(rng, facts, rng.randint(self.min_tokens, self.max_tokens) // TOKENS_PER_FILLER)
-        thinks = self.thinking and thinking is not None
-        gold = Message("assistant", " and ".join(answers) + ".", thinking=thinking if thinks else None)
+        gold = Message("assistant", " and ".join(answers) + ".", thinking=thinking if self.thinking else None)
         reference = {"answers": answers, "wrong": wrong}
-        return Draft([sorted(facts), question], f"{text}\n{question}", (gold,), reference, thinks)
+        return Draft([sorted(facts), question], f"{text}\n{question}", (gold,), reference, self.thinking)
 
     def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str], list[str]]:
         people = rng.sample(NAMES, num + self.num_distractors)

@@ -131,7 +131,7 @@ class ToolsTask(NanoTask):
 
     kinds: tuple[str, ...] = ("stock", "phones")
     num_keys: int = 3
-    talk_share: float = 0.12
+    talk_share: float = 0.2
     missing_share: float = 0.2
     thinking: bool = False
 
@@ -146,8 +146,8 @@ class ToolsTask(NanoTask):
                 raise RecipeError(unknown(f'task "{self.name}": kinds: name', kind, KINDS))
         if not self.kinds:
             raise RecipeError(f'task "{self.name}": kinds is empty; name at least one of {", ".join(KINDS)}')
-        if not 2 <= self.num_keys <= 4:
-            raise RecipeError(f'task "{self.name}": num_keys {self.num_keys} must be 2 to 4 (a calendar has 5 different events)')
+        if not 2 <= self.num_keys <= 3:
+            raise RecipeError(f'task "{self.name}": num_keys {self.num_keys} must be 2 or 3 (a calendar has 4 different events)')
 
     @property
     def max_turns(self) -> int:
