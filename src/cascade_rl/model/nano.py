@@ -26,19 +26,19 @@ MAX_VOCAB = 1024
 
 @dataclass(frozen=True, slots=True)
 class NanoConfig:
-    """The shape of a nano model: `NanoConfig(hidden_size=192, num_layers=6)`. The default has about 3 million parameters.
+    """The shape of a nano model: `NanoConfig(hidden_size=256, num_layers=6)`. The default has about 2 million parameters.
 
     rope_theta: with 16 frequencies (head_dim 32) a theta of 10,000 puts the longest wavelength at 2 pi 10000^(15/16), about
     35,000 tokens: just above max_context.
     """
 
     vocab_size: int = MAX_VOCAB
-    hidden_size: int = 256
+    hidden_size: int = 192
     num_layers: int = 4
-    num_heads: int = 8
-    num_kv_heads: int = 2
+    num_heads: int = 6
+    num_kv_heads: int = 6
     head_dim: int = 32
-    intermediate_size: int = 640
+    intermediate_size: int = 512
     max_context: int = 32768
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
