@@ -38,7 +38,7 @@ class NanoConfig:
     num_heads: int = 6
     num_kv_heads: int = 6
     head_dim: int = 32
-    intermediate_size: int = 512
+    intermediate_size: int = 640
     max_context: int = 32768
     rope_theta: float = 10_000.0
     initializer_range: float = 0.02
