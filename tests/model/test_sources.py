@@ -78,6 +78,26 @@ def test_nano_is_the_same_wherever_it_is_made(tmp_path):
     assert nano_key(["ab"], NanoConfig()) != nano_key(["a", "b"], NanoConfig())
 
 
+def test_heads_of_a_fresh_nano_look_back(tmp_path):
+    make_nano(tmp_path / "a", TEXTS, NanoConfig(lookback_heads=2))
+    make_nano(tmp_path / "b", TEXTS, NanoConfig(lookback_heads=0))
+    ids = torch.randint(300, (1, 40), generator=torch.Generator().manual_seed(0))
+    seen = {}
+    for name in ("a", "b"):
+        model = sources.load_model(tmp_path / name, "float32")
+        model.set_attn_implementation("eager")
+        seen[name] = model(ids, output_attentions=True).attentions[0][0]  # [heads, queries, keys]
+    for head in (0, 1):
+        back = seen["a"][head].diagonal(-1 - head)[10:]
+        assert back.min() > 0.4, "most of the attention goes head + 1 places back, whatever the tokens"
+        assert seen["b"][head].diagonal(-1 - head)[10:].mean() < 0.1, "which chance does not do"
+
+
+def test_lookback_needs_heads():
+    with pytest.raises(ValueError, match="lookback_heads 4 needs as many heads"):
+        NanoConfig(lookback_heads=4)
+
+
 def test_making_leaves_the_global_generator_alone(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(1)
