@@ -197,9 +197,8 @@ def _with_context(x_TKD: Tensor, piece: Piece) -> Tensor:
     own = _grouped(x_TKD, piece, x_TKD.shape[1], padding="any").squeeze(1)
     if piece.context_C is None:
         return own
-    batch, num_kv = len(piece.lengths), x_TKD.shape[1]
     context_KCD = x_TKD.index_select(0, piece.context_C).transpose(0, 1)
-    return torch.cat([context_KCD.expand(batch, -1, -1, -1).flatten(0, 1), own], dim=1)
+    return torch.cat([context_KCD.repeat(len(piece.lengths), 1, 1), own], dim=1)
 
 
 def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, padding: Literal["any", "zero"]) -> Tensor:

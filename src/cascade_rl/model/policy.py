@@ -91,9 +91,7 @@ class Policy:
         # A lookup, since that is what sums the gradients of a repeated place in a fixed order; indexing would not.
         hidden_ND = nn.functional.embedding(batch.query_N, self._hidden(batch))
         head = self._head()
-        return target_logps(
-            hidden_ND, head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike
-        )
+        return target_logps(hidden_ND, head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike)
 
     @torch.no_grad()
     def score(self, batch: Batch, temperature: float = 1.0) -> Tensor:
