@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade_rl.algo.batch import pack
+from cascade_rl.algo.batch import Batch, Segment, pack
 from cascade_rl.records import Sample
 
 
@@ -20,7 +20,8 @@ def test_two_samples_by_hand():
     (batch,) = pack([short, long], 8)
     assert batch.token_ids_T.tolist() == [5, 6, 2, 7, 2]
     assert batch.position_ids_T.tolist() == [0, 1, 2, 0, 1]
-    assert batch.lengths == (3, 2)
+    assert batch.segments == (Segment(3), Segment(2))
+    assert batch.order == (1, 0)
     assert batch.query_N.tolist() == [1, 3]
     assert batch.targets.token_ids_N.tolist() == [2, 2]
     assert batch.targets.sample_N.tolist() == [0, 1]
@@ -76,3 +77,126 @@ def test_every_token_is_there_once_whatever_the_order(lengths, max_tokens, rando
     again = pack(samples, max_tokens)
     assert [batch.lengths for batch in again] == [batch.lengths for batch in batches]
     assert all(torch.equal(a.token_ids_T, b.token_ids_T) for a, b in zip(again, batches, strict=True))
+
+
+def answers(prompt: list[int], *told: list[int]) -> list[Sample]:
+    return [sample([*prompt, *answer], [0] * len(prompt) + [1] * len(answer)) for answer in told]
+
+
+PROMPT, OTHER = [*range(100, 120)], [*range(200, 220)]
+
+
+def test_a_prompt_of_two_answers_is_laid_out_once():
+    """20 tokens of prompt, then 3 and 2 of answer; the prompt's last token predicts the first of both."""
+    told = answers(PROMPT, [7, 2], [5, 6, 2])
+    (batch,) = pack(told, 100)
+    assert batch.token_ids_T.tolist() == [*PROMPT, 5, 6, 2, 7, 2]
+    assert batch.position_ids_T.tolist() == [*range(20), 20, 21, 22, 20, 21]
+    assert batch.segments == (Segment(20), Segment(3, 0), Segment(2, 0))
+    assert batch.order == (1, 0)
+    assert batch.query_N.tolist() == [19, 20, 21, 19, 23]
+    assert batch.targets.token_ids_N.tolist() == [5, 6, 2, 7, 2]
+    assert batch.targets.sample_N.tolist() == [0, 0, 0, 1, 1]
+    assert batch.num_tokens == 25
+
+
+def test_prompts_that_start_alike_share_that_as_well():
+    """A preamble of 16 tokens, two prompts of 16 more with two answers each, and one that ends elsewhere."""
+    preamble, one, two = [*range(16)], [*range(50, 66)], [*range(70, 86)]
+    told = [
+        *answers(preamble + one, [1, 2], [3]), *answers(preamble + two, [4], [5, 6, 7]), *answers(preamble, [8]), *answers(OTHER, [9])
+    ]  # fmt: skip
+    (batch,) = pack(told, 1000)
+    assert batch.segments == (
+        Segment(21), Segment(16), Segment(16, 1), Segment(16, 1), Segment(1, 1), Segment(2, 2), Segment(1, 2), Segment(3, 3), Segment(1, 3)
+    )  # fmt: skip
+    assert batch.num_tokens == 21 + 16 + 2 * 16 + 1 + 3 + 4
+    assert batch.order == (5, 4, 0, 1, 3, 2)
+
+
+def test_a_trained_token_is_never_shared():
+    """Of 30 like tokens the first 18 are untrained in both samples, so that only these are there once."""
+    like = [*range(30)]
+    first = sample([*like, 1], [0] * 18 + [1] * 13)
+    second = sample([*like, 2], [0] * 25 + [1] * 6)
+    (batch,) = pack([first, second], 100)
+    assert batch.segments == (Segment(18), Segment(13, 0), Segment(13, 0))
+    assert batch.num_targets == 13 + 6
+    # The second sample's first target is its own eighth token, predicted by the one before it.
+    assert batch.query_N.tolist()[:13] == [17, *range(18, 30)]
+    assert batch.query_N.tolist()[13:] == [*range(37, 43)]
+
+
+def test_short_likeness_is_not_worth_a_stretch_of_its_own():
+    (batch,) = pack(answers(PROMPT[:15], [1, 2], [3]), 100)
+    assert batch.segments == (Segment(17), Segment(16))
+
+
+def test_the_same_sample_twice_and_one_that_trains_nothing():
+    twin, silent = answers(PROMPT, [1, 2])[0], sample(PROMPT, [0] * 20)
+    (batch,) = pack([twin, silent, twin], 100)
+    assert batch.segments == (Segment(19), Segment(3, 0), Segment(3, 0), Segment(1, 0))
+    assert batch.targets.token_ids_N.tolist() == [1, 2, 1, 2]
+    assert batch.targets.num_samples == 2
+
+
+def test_a_group_too_large_for_one_batch_repeats_its_prompt():
+    """Of 40 tokens, 20 go to the prompt: answers of 12, 8, 8 and 5 fill two batches and start a third."""
+    told = answers(PROMPT, [1] * 12, [2] * 8, [3] * 8, [4] * 5)
+    batches = pack(told, 40)
+    assert [batch.lengths for batch in batches] == [(20, 12, 8), (20, 8, 5)]
+    # Alone in its batch, an answer is a whole sample again.
+    assert [batch.segments for batch in pack(told, 32)] == [(Segment(32),), (Segment(28),), (Segment(28),), (Segment(25),)]
+
+
+def test_a_sample_too_long_leaves_its_group_and_is_alone():
+    batches = pack(answers(PROMPT, [1] * 50, [2] * 8, [3] * 8), 40)
+    assert [batch.segments for batch in batches] == [(Segment(70),), (Segment(20), Segment(8, 0), Segment(8, 0))]
+
+
+def test_without_sharing_every_sample_is_whole():
+    batches = pack(answers(PROMPT, [1] * 12, [2] * 8), 100, share=False)
+    assert [batch.segments for batch in batches] == [(Segment(32), Segment(28))]
+
+
+def whole(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """Each sample of a batch, read back from the row: its token ids and its trained places."""
+    starts = np.cumsum([0, *batch.lengths])
+    paths: list[list[int]] = []
+    for i, segment in enumerate(batch.segments):
+        above = paths[segment.parent] if segment.parent >= 0 else []
+        paths.append([*above, *range(starts[i], starts[i + 1])])
+    parents = {segment.parent for segment in batch.segments}
+    leaves = [path for i, path in enumerate(paths) if i not in parents]
+    told = []
+    query = batch.query_N.tolist()
+    for path, sample_id in zip(leaves, range(len(leaves)), strict=True):
+        assert batch.position_ids_T[path].tolist() == [*range(len(path))]
+        mine = [q for q, s in zip(query, batch.targets.sample_N.tolist(), strict=True) if s == sample_id]
+        told.append((batch.token_ids_T[path].tolist(), [path.index(q) + 1 for q in mine]))
+    return told
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=24),
+    st.integers(1, 150),
+    st.randoms(use_true_random=False),
+)
+def test_every_sample_can_be_read_back_whatever_the_order(told, max_tokens, random):
+    """Samples that start with parts of a few long stretches: nothing is lost, cut, or trained elsewhere."""
+    samples = []
+    for which, shared, own, mark in told:
+        ids = [*range(100 * which, 100 * which + shared), *([mark] * own), 7]
+        samples.append(sample(ids, [0] * (len(ids) - (own + 1) // 2) + [1] * ((own + 1) // 2)))
+    batches = pack(samples, max_tokens)
+    found = []
+    for batch in batches:
+        found += whole(batch)
+        assert batch.num_tokens <= max_tokens or len(batch.segments) == 1
+        assert [len(samples[i]) for i in batch.order] == [len(ids) for ids, _ in found[-len(batch.order) :]]
+    assert sorted(found) == sorted((s.token_ids.tolist(), np.flatnonzero(s.mask).tolist()) for s in samples)
+    random.shuffle(samples)
+    again = pack(samples, max_tokens)
+    assert [batch.segments for batch in again] == [batch.segments for batch in batches]
+    assert all(torch.equal(a.token_ids_T, b.token_ids_T) for a, b in zip(again, batches, strict=True))
+    assert all(torch.equal(a.query_N, b.query_N) for a, b in zip(again, batches, strict=True))

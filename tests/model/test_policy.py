@@ -13,6 +13,7 @@ from cascade_rl.errors import ModelError
 from cascade_rl.model import attention
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
+from cascade_rl.model.scoring import score_samples
 from cascade_rl.records import Sample
 from tests.model.tiny import ARCHITECTURES, make_tiny
 
@@ -34,31 +35,47 @@ def llama(tmp_path_factory) -> Path:
     return make_tiny("llama", tmp_path_factory.mktemp("llama"))
 
 
+def groups(seed: int = 0) -> list[Sample]:
+    """Answers to three prompts of 40 and more tokens, two of which start alike, and two samples that share nothing."""
+    rng = np.random.default_rng(seed)
+    preamble = rng.integers(0, 290, 30)
+    prompts = [*(np.r_[preamble, rng.integers(0, 290, n)] for n in (25, 19)), rng.integers(0, 290, 40)]
+    told = samples(seed, (33, 5))
+    for prompt in prompts:
+        for own in (20, 19, 18, 4, 1):
+            ids = np.r_[prompt, rng.integers(0, 290, own)].astype(np.int32)
+            mask = np.r_[np.zeros(len(prompt), bool), True, rng.random(own - 1) < 0.7]
+            told.append(Sample(ids, mask))
+    return told
+
+
 def separately(model, told: list[Sample], temperature: float = 1.0) -> torch.Tensor:
-    """Log-probs of the trained tokens from whole logits, one sample after another, in the order of packing."""
+    """Log-probs of the trained tokens from whole logits, one sample after another."""
     parts = []
-    for sample in sorted(told, key=len, reverse=True):
+    for sample in told:
         ids = torch.tensor(sample.token_ids, dtype=torch.long)
         logp_TV = (model(input_ids=ids[None], use_cache=False).logits[0].float() / temperature).log_softmax(-1)
         parts.append(logp_TV[:-1].gather(1, ids[1:, None])[:, 0][torch.from_numpy(sample.mask[1:])])
     return torch.cat(parts)
 
 
+@pytest.mark.parametrize("make", [samples, groups])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_packed_equals_separate_forwards_and_backwards(folder, checkpointing):
+def test_packed_equals_separate_forwards_and_backwards(folder, checkpointing, make):
     policy = Policy(folder, checkpointing=checkpointing)
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    (batch,) = pack(samples(), 1000)
-    ours, theirs = policy.logps(batch, 0.7), separately(plain, samples(), 0.7)
+    told = make()
+    (batch,) = pack(told, 1000, share=policy.packs)
+    ours, theirs = policy.logps(batch, 0.7), separately(plain, [told[i] for i in batch.order], 0.7)
     assert torch.allclose(ours, theirs, rtol=0, atol=2e-6)
     ours.sum().backward()
     theirs.sum().backward()
-    told = dict(plain.named_parameters())
+    grads = {name: weight.grad for name, weight in plain.named_parameters()}
     for name, weight in policy.model.named_parameters():
-        if told[name].grad is None:
+        if grads[name] is None:
             assert weight.grad is None, name
         else:
-            assert torch.allclose(weight.grad, told[name].grad, rtol=1e-4, atol=2e-5), name
+            assert torch.allclose(weight.grad, grads[name], rtol=1e-4, atol=2e-5), name
 
 
 def test_only_recurrent_models_go_one_sample_at_a_time(folder):
@@ -72,10 +89,24 @@ def test_only_recurrent_models_go_one_sample_at_a_time(folder):
 def test_long_samples_in_many_blocks_equal_separate_forwards(folder, monkeypatch):
     monkeypatch.setattr(attention, "MAX_SCORE_BYTES", 1024)
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    told = samples(lengths=(90, 41))
-    (batch,) = pack(told, 1000)
+    policy = Policy(folder)
+    for told in (samples(lengths=(90, 41)), groups()):
+        (batch,) = pack(told, 1000, share=policy.packs)
+        with torch.no_grad():
+            theirs = separately(plain, [told[i] for i in batch.order])
+        assert torch.allclose(policy.score(batch), theirs, rtol=0, atol=2e-6)
+
+
+def test_groups_are_computed_once_and_samples_keep_their_order(folder):
+    policy, told = Policy(folder), groups()
+    batches = pack(told, 90, share=policy.packs)
+    if policy.packs:
+        assert sum(batch.num_tokens for batch in batches) < 0.7 * sum(len(sample) for sample in told)
     with torch.no_grad():
-        assert torch.allclose(Policy(folder).score(batch), separately(plain, told), rtol=0, atol=2e-6)
+        for sample, logps in zip(told, score_samples(policy, told, 90, 0.7), strict=True):
+            theirs = separately(policy.model, [sample], 0.7)
+            assert np.allclose(logps[sample.mask], theirs.numpy(), rtol=0, atol=2e-6)
+            assert not logps[~sample.mask].any()
 
 
 def test_bf16_is_near_float32(folder):
@@ -94,7 +125,7 @@ def test_saved_folder_loads_with_plain_transformers(folder, tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     (batch,) = pack(samples(), 1000)
     with torch.no_grad():
-        assert torch.allclose(policy.score(batch), separately(plain, samples()), rtol=0, atol=2e-6)
+        assert torch.allclose(policy.score(batch), separately(plain, [samples()[i] for i in batch.order]), rtol=0, atol=2e-6)
 
 
 def test_weights_have_plain_names_and_tied_ones_once(folder):
@@ -162,13 +193,14 @@ def test_compiled_layers_give_the_same_and_compile_once_for_all_batches(llama):
 
     plain, compiled = Policy(llama), Policy(llama, compile=True)
     shapes = [LENGTHS, (60, 20), (9,) * 7, (50, 49, 48, 5), (12, 3, 2), (200,)]
+    told = [*(samples(lengths=lengths) for lengths in shapes), groups()]
 
-    def gap(lengths: tuple[int, ...]) -> float:
-        (batch,) = pack(samples(lengths=lengths), 1000)
+    def gap(told: list[Sample]) -> float:
+        (batch,) = pack(told, 1000)
         ours = compiled.logps(batch)
         ours.sum().backward()
         return (ours - plain.logps(batch)).abs().max().item()
 
-    assert max(gap(lengths) for lengths in shapes[:2]) < 2e-6
+    assert max(gap(some) for some in told[:2]) < 2e-6
     with torch._dynamo.config.patch(error_on_recompile=True):
-        assert max(gap(lengths) for lengths in shapes[2:]) < 2e-6
+        assert max(gap(some) for some in told[2:]) < 2e-6

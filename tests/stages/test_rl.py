@@ -95,6 +95,8 @@ def test_the_proof_of_on_policyness(model: Path, tmp_path: Path) -> None:
         assert abs(line["gap_k3"]) < 1e-6
         assert line["ratio"] == pytest.approx(1.0, abs=1e-6)
         assert line["entropy"] > 0
+        # The prompt of a group is computed once, and yet the log-probs are the sampler's.
+        assert line["num_computed"] < line["num_tokens"]
 
 
 def choices() -> list[tuple[str, Any]]:

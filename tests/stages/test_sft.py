@@ -99,4 +99,4 @@ def test_only_the_assistants_tokens_train(folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "one.jsonl"
     rows.write_text(json.dumps(ROWS[0]) + "\n")
     told = metrics(run(folder, tmp_path / "run", steps=1, pack_tokens=31, data=[{"rows": str(rows)}]))[0]
-    assert (told["num_tokens"], told["num_targets"]) == (31, 4)
+    assert (told["num_tokens"], told["num_computed"], told["num_targets"]) == (31, 31, 4)

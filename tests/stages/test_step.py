@@ -24,6 +24,18 @@ def samples(seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
     return [Sample(rng.integers(0, 290, n).astype(np.int32), np.r_[False, rng.random(n - 2) < 0.6, True]) for n in lengths]
 
 
+def groups(seed: int = 0) -> list[Sample]:
+    """Five answers to each of two prompts of 40 tokens that start with the same 20, and two samples that share nothing."""
+    rng = np.random.default_rng(seed)
+    start = rng.integers(0, 290, 20)
+    told = samples(seed, (33, 5))
+    for prompt in [np.r_[start, rng.integers(0, 290, 20)] for _ in range(2)]:
+        for own in (20, 19, 18, 4, 1):
+            ids = np.r_[prompt, rng.integers(0, 290, own)].astype(np.int32)
+            told.append(Sample(ids, np.r_[np.zeros(40, bool), np.ones(own, bool)]))
+    return told
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return make_tiny("qwen3", tmp_path_factory.mktemp("qwen3"))
@@ -55,19 +67,29 @@ def plain_gradient(folder: Path, told: list[Sample]) -> tuple[float, torch.Tenso
     return loss.item(), torch.cat([weight.grad.flatten() for weight in model.parameters()])
 
 
+@pytest.mark.parametrize("make", [samples, groups])
 @pytest.mark.parametrize("max_tokens", [1, 35, 70, 1000])
-def test_micro_batches_and_packing_do_not_change_loss_or_gradient(folder, max_tokens):
-    told_loss, told = plain_gradient(folder, samples())
-    stats, found = gradient(Policy(folder), samples(), max_tokens)
+def test_micro_batches_packing_and_sharing_do_not_change_loss_or_gradient(folder, max_tokens, make):
+    told_loss, told = plain_gradient(folder, make())
+    stats, found = gradient(Policy(folder), make(), max_tokens)
     assert stats.loss == pytest.approx(told_loss, rel=1e-6)
     assert stats.grad_norm == pytest.approx(told.norm().item(), rel=1e-5)
     assert (found - told).norm() < 1e-6 * told.norm() + 1e-7
-    assert stats.num_targets == sum(int(sample.mask.sum()) for sample in samples())
-    assert stats.num_tokens == sum(LENGTHS)
+    assert stats.num_targets == sum(int(sample.mask.sum()) for sample in make())
+    assert stats.num_tokens == sum(len(sample) for sample in make())
 
 
-def test_order_does_not_change_a_bit(folder):
-    policy, told = Policy(folder), samples(lengths=(9, 9, 9, 9, 20, 20))
+def test_a_shared_prompt_is_computed_once_unless_the_model_does_not_pack(folder, tmp_path):
+    stats, _ = gradient(Policy(folder), groups(), 1000)
+    assert stats.num_tokens == 33 + 5 + 2 * (5 * 40 + 62)
+    assert stats.num_computed == 33 + 5 + 20 + 2 * (20 + 62)
+    stats, _ = gradient(Policy(make_tiny("nemotron_h", tmp_path)), groups(), 1000)
+    assert stats.num_computed == stats.num_tokens
+
+
+@pytest.mark.parametrize("make", [lambda: samples(lengths=(9, 9, 9, 9, 20, 20)), groups])
+def test_order_does_not_change_a_bit(folder, make):
+    policy, told = Policy(folder), make()
     one, first = gradient(policy, told, 40)
     other, second = gradient(policy, told[::-1], 40)
     assert one == other
@@ -96,7 +118,8 @@ def test_same_inputs_same_bytes(folder):
         policy = Policy(folder)
         optim = AdamW(policy.model)
         for seed in range(3):
-            update(policy, optim, samples(seed), "sft", lr=1e-2, max_tokens_per_microbatch=64, max_grad_norm=1.0)
+            told = samples(seed) + groups(seed)
+            update(policy, optim, told, "sft", lr=1e-2, max_tokens_per_microbatch=256, max_grad_norm=1.0)
         weights.append(policy.weights())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 

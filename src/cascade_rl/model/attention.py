@@ -1,53 +1,62 @@
 """Causal attention over packed samples, as a function that transformers' models call in place of their own.
 
-Samples lie end to end in one row of T tokens; `plan_attention` cuts the row into pieces of a few samples of similar length, and
-`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. Long samples go
-through in blocks of queries that see only the keys they may, and their probabilities are computed again in the backward pass, so
-memory grows with T and not with its square.
+Samples lie end to end in one row of T tokens; `plan_attention` cuts the row into pieces of a few segments of similar length, and
+`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. A segment is a whole
+sample, or a stretch that goes on from one that several samples share: its queries then see that one's keys before its own. Long
+segments go through in blocks of queries that see only the keys they may, and their probabilities are computed again in the
+backward pass, so memory grows with T and not with its square.
 
-Letters: T tokens, H query heads, K key-value heads, G = H / K query heads to a key-value head, B samples of a piece, L their
-padded length, D head size, Q queries of a block, S keys the block sees.
+Letters: T tokens, H query heads, K key-value heads, G = H / K query heads to a key-value head, B segments of a piece, L their
+padded length, C tokens that they go on from, D head size, Q queries of a block, S keys the block sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from cascade_rl.algo.batch import Segment
 from cascade_rl.errors import ModelError
 
 NAME = "cascade_packed"
-# Samples share a piece while padding stays below this share of it.
+# Segments share a piece while padding stays below this share of it.
 MAX_PADDING = 0.12
 # Scores of a block of queries take at most so many bytes: measured best from 256 to 4,096 tokens, within a few percent of torch's
 # own attention there (which knows neither windows nor softcaps, and is slower below).
 MAX_SCORE_BYTES = 1 << 23
-# Samples share a piece while B L^2 stays below this.
+# Segments share a piece while B L (C + L) stays below this.
 MAX_AREA = 1 << 19
-# Probabilities of samples up to this length are kept for the backward pass, those of longer ones computed again.
+# Probabilities over at most so many keys are kept for the backward pass, those over more computed again.
 KEEP_BELOW = 256
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Samples [first, first + len(lengths)) of a row, seen as [B, L]. Padding is at the end, where causality hides it.
+    """Segments that lie end to end in a row, seen as [B, L]. Padding is at the end, where causality hides it.
 
-    row_BL   int64, where in the row each place reads from (a padded place reads the sample's first token; its output is dropped).
-    kept_P   int64, the places of the flat [B * L] that are real, in row order; None when all are.
-    start    where in the row the piece starts; it ends at start + sum(lengths).
+    row_BL     int64, where in the row each place reads from (a padded place reads the segment's first token; its output is dropped).
+    kept_P     int64, the places of the flat [B * L] that are real, in row order; None when all are.
+    context_C  int64, where in the row the tokens are that all these segments go on from; None when there are none.
+    start      where in the row the piece starts; it ends at start + sum(lengths).
     """
 
     lengths: tuple[int, ...]
     start: int
     row_BL: Tensor
     kept_P: Tensor | None
+    context_C: Tensor | None = None
 
     @property
     def stop(self) -> int:
         return self.start + sum(self.lengths)
+
+    @property
+    def num_keys(self) -> int:
+        """Keys that a segment's last query sees, C + L."""
+        return self.row_BL.shape[1] + (0 if self.context_C is None else len(self.context_C))
 
 
 @dataclass(eq=False)
@@ -57,35 +66,56 @@ class Plan:
     pieces: tuple[Piece, ...]
 
 
-def plan_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -> Plan:
-    """How to compute attention over samples of these lengths, laid end to end in this order. Sorted lengths pad least."""
+def plan_attention(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Plan:
+    """How to compute attention over these segments, laid end to end in this order. Sorted lengths pad least.
+
+    A piece holds neighbours that go on from the same segment, which lies in an earlier piece.
+    """
+    starts = [0, *accumulate(segment.length for segment in segments)]
     pieces: list[Piece] = []
     start = 0
-    members: list[int] = []
-    for length in lengths:
-        if members and not _fits([*members, length]):
-            pieces.append(_piece(members, start, device))
-            start += sum(members)
-            members = []
-        members.append(length)
-    if members:
-        pieces.append(_piece(members, start, device))
+    for parent, siblings in groupby(segments, key=lambda segment: segment.parent):
+        context_C = _context(parent, segments, starts)
+        for lengths in _runs([segment.length for segment in siblings], len(context_C)):
+            pieces.append(_piece(lengths, start, context_C, device))
+            start += sum(lengths)
     return Plan(tuple(pieces))
 
 
-def _fits(lengths: Sequence[int]) -> bool:
+def _context(segment: int, segments: Sequence[Segment], starts: Sequence[int]) -> Tensor:
+    """The places of this segment and of those that it goes on from, in order; none for -1."""
+    parts: list[Tensor] = []
+    while segment >= 0:
+        parts.append(torch.arange(starts[segment], starts[segment + 1]))
+        segment = segments[segment].parent
+    return torch.cat(parts[::-1]) if parts else torch.arange(0)
+
+
+def _runs(lengths: Sequence[int], num_context: int) -> Iterator[list[int]]:
+    """The lengths in runs that may share a piece."""
+    members: list[int] = []
+    for length in lengths:
+        if members and not _fits([*members, length], num_context):
+            yield members
+            members = []
+        members.append(length)
+    if members:
+        yield members
+
+
+def _fits(lengths: Sequence[int], num_context: int) -> bool:
     area = len(lengths) * max(lengths)
-    return sum(lengths) >= (1 - MAX_PADDING) * area and area * max(lengths) <= MAX_AREA
+    return sum(lengths) >= (1 - MAX_PADDING) * area and area * (num_context + max(lengths)) <= MAX_AREA
 
 
-def _piece(lengths: Sequence[int], start: int, device: torch.device | str) -> Piece:
+def _piece(lengths: Sequence[int], start: int, context_C: Tensor, device: torch.device | str) -> Piece:
     longest = max(lengths)
     place_L = torch.arange(longest)
     starts_B = start + torch.tensor([0, *lengths[:-1]]).cumsum(0)
     real_BL = place_L < torch.tensor(lengths)[:, None]
     row_BL = starts_B[:, None] + torch.where(real_BL, place_L, 0)
     kept_P = None if bool(real_BL.all()) else real_BL.flatten().nonzero().flatten().to(device)
-    return Piece(tuple(lengths), start, row_BL.to(device), kept_P)
+    return Piece(tuple(lengths), start, row_BL.to(device), kept_P, context_C.to(device) if len(context_C) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +128,7 @@ class Shape:
 
 
 def attend(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, plan: Plan, shape: Shape) -> Tensor:
-    """Causal attention within each sample: [T, H, D] of the query's type. Scores are in the input's type, softmax in float32."""
+    """Causal attention along each sample: [T, H, D] of the query's type. Scores are in the input's type, softmax in float32."""
     return _Attend.apply(query_THD, key_TKD, value_TKD, plan.pieces, shape)  # type: ignore[no-any-return]
 
 
@@ -110,8 +140,8 @@ class _Attend(torch.autograd.Function):
         for piece in pieces:
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             out = q.new_empty(*q.shape[:3], v.shape[2])
-            for queries, keys in _blocks(q, shape.window):
-                prob, _ = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
+            for queries, keys in _blocks(q, k, shape.window):
+                prob, _ = _probabilities(q[:, :, queries], k[:, keys], keys, shape)
                 out[:, :, queries] = (prob @ v[:, keys]).view(*out[:, :, queries].shape)
                 if _keeps(piece, shape):
                     kept.append(prob)
@@ -132,11 +162,11 @@ class _Attend(torch.autograd.Function):
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             grad = _grouped(grads[0], piece, key_TKD.shape[1], padding="zero")
             grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            for queries, keys in _blocks(q, shape.window):
+            for queries, keys in _blocks(q, k, shape.window):
                 if _keeps(piece, shape):
                     prob, slope = next(probs), None
                 else:
-                    prob, slope = _probabilities(q[:, :, queries], k[:, keys], queries, keys, shape)
+                    prob, slope = _probabilities(q[:, :, queries], k[:, keys], keys, shape)
                 grad_block = grad[:, :, queries].flatten(1, 2)
                 grad_prob = grad_block @ v[:, keys].transpose(1, 2)
                 grad_score = torch.ops.aten._softmax_backward_data(grad_prob, prob, -1, prob.dtype)
@@ -146,21 +176,29 @@ class _Attend(torch.autograd.Function):
                 grad_k[:, keys] += grad_score.transpose(1, 2) @ q[:, :, queries].flatten(1, 2)
                 grad_v[:, keys] += prob.transpose(1, 2) @ grad_block
             _put_back(grad_q_THD, grad_q.mul_(shape.scale), piece)
-            _put_back(grad_k_TKD, grad_k[:, None], piece)
-            _put_back(grad_v_TKD, grad_v[:, None], piece)
+            _put_back_keys(grad_k_TKD, grad_k, piece)
+            _put_back_keys(grad_v_TKD, grad_v, piece)
         return grad_q_THD, grad_k_TKD, grad_v_TKD, None, None
 
 
 def _keeps(piece: Piece, shape: Shape) -> bool:
-    """Whether probabilities wait for the backward pass: for short samples they are smaller than a layer's other activations."""
-    return piece.row_BL.shape[1] <= KEEP_BELOW and shape.softcap is None
+    """Whether probabilities wait for the backward pass: with few keys they are smaller than a layer's other activations."""
+    return piece.num_keys <= KEEP_BELOW and shape.softcap is None
 
 
 def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    """A piece's queries [B * K, G, L, D], times the scale, and its keys and values [B * K, L, D]."""
-    num_kv = key_TKD.shape[1]
-    query, key, value = (_grouped(x, piece, num_kv, padding="any") for x in (query_THD, key_TKD, value_TKD))
-    return query * shape.scale, key.squeeze(1), value.squeeze(1)
+    """A piece's queries [B * K, G, L, D], times the scale, and its keys and values [B * K, C + L, D]."""
+    query = _grouped(query_THD, piece, key_TKD.shape[1], padding="any") * shape.scale
+    return query, _with_context(key_TKD, piece), _with_context(value_TKD, piece)
+
+
+def _with_context(x_TKD: Tensor, piece: Piece) -> Tensor:
+    """The piece's part of keys or values [T, K, D] as [B * K, C + L, D]: each segment's own, after those it goes on from."""
+    own = _grouped(x_TKD, piece, x_TKD.shape[1], padding="any").squeeze(1)
+    if piece.context_C is None:
+        return own
+    context_KCD = x_TKD.index_select(0, piece.context_C).transpose(0, 1)
+    return torch.cat([context_KCD.repeat(len(piece.lengths), 1, 1), own], dim=1)
 
 
 def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, padding: Literal["any", "zero"]) -> Tensor:
@@ -190,20 +228,35 @@ def _put_back(out_THD: Tensor, x: Tensor, piece: Piece) -> None:
         part.copy_(x.reshape(batch * length, num_heads, -1).index_select(0, piece.kept_P))
 
 
-def _blocks(x: Tensor, window: int | None) -> list[tuple[slice, slice]]:
-    """Blocks of queries and the keys each may see, for queries [B * K, G, L, D]."""
-    batch, group, length, _ = x.shape
-    size, most = length, MAX_SCORE_BYTES // x.element_size()
-    if batch * group * length * length > most or (window is not None and length > 2 * window):
-        seen = length if window is None else min(length, 2 * window)
+def _put_back_keys(out_TKD: Tensor, x: Tensor, piece: Piece) -> None:
+    """Writes [B * K, C + L, D] to the piece's part of [T, K, D], and adds to the places that all its segments go on from."""
+    _put_back(out_TKD, x[:, None, x.shape[1] - piece.row_BL.shape[1] :], piece)
+    if piece.context_C is not None:
+        num_context = len(piece.context_C)
+        context_KCD = x[:, :num_context].unflatten(0, (-1, out_TKD.shape[1])).sum(0)
+        # An earlier piece wrote these places first.
+        out_TKD[piece.context_C] += context_KCD.transpose(0, 1)
+
+
+def _blocks(q: Tensor, k: Tensor, window: int | None) -> list[tuple[slice, slice]]:
+    """Blocks of queries [B * K, G, L, D] and which of the keys [B * K, C + L, D] each may see; the last is its last query's own."""
+    batch, group, length, _ = q.shape
+    num_keys, num_context = k.shape[1], k.shape[1] - length
+    size, most = length, MAX_SCORE_BYTES // q.element_size()
+    seen = num_keys if window is None else min(num_keys, length + window)
+    if batch * group * length * seen > most or (window is not None and length > 2 * window):
+        seen = num_keys if window is None else min(num_keys, 2 * window)
         size = max(1, min(length, most // (batch * group * seen), 512 if window is None else window))
-    starts = [*range(0, length, size), length]
-    return [(slice(lo, hi), slice(0 if window is None else max(0, lo - window + 1), hi)) for lo, hi in pairwise(starts)]
+    blocks = []
+    for lo, hi in pairwise([*range(0, length, size), length]):
+        first = 0 if window is None else max(0, num_context + lo - window + 1)
+        blocks.append((slice(lo, hi), slice(first, num_context + hi)))
+    return blocks
 
 
-def _probabilities(q: Tensor, k: Tensor, queries: slice, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
+def _probabilities(q: Tensor, k: Tensor, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
     """softmax over visible keys [B * K, G * Q, S], and with a softcap its slope (the derivative of the capped score)."""
-    hidden_QS = _hidden(queries, keys, shape.window, q.device)
+    hidden_QS = _hidden(q.shape[2], keys, shape.window, q.device)
     ban_QS = torch.zeros(hidden_QS.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden_QS, -torch.inf)
     ban = ban_QS.repeat(q.shape[1], 1)
     if shape.softcap is None:
@@ -212,9 +265,10 @@ def _probabilities(q: Tensor, k: Tensor, queries: slice, keys: slice, shape: Sha
     return torch.softmax(bent * shape.softcap + ban, dim=-1), 1 - bent * bent
 
 
-def _hidden(queries: slice, keys: slice, window: int | None, device: torch.device) -> Tensor:
-    """True where a query must not see a key: later ones, and those further back than the window."""
-    at_Q, at_S = (torch.arange(part.start, part.stop, device=device) for part in (queries, keys))
+def _hidden(num_queries: int, keys: slice, window: int | None, device: torch.device) -> Tensor:
+    """True where a query must not see a key: later ones, and those further back than the window. The last queries are the keys' own."""
+    at_S = torch.arange(keys.start, keys.stop, device=device)
+    at_Q = at_S[-num_queries:]
     back_QS = at_Q[:, None] - at_S
     return back_QS < 0 if window is None else (back_QS < 0) | (back_QS >= window)
 
@@ -246,7 +300,7 @@ def packed_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     num_rows, _, length, _ = query.shape
     if plan is None:
-        plan = plan_attention([length] * num_rows, query.device)
+        plan = plan_attention([Segment(length)] * num_rows, query.device)
     query_THD, key_TKD, value_TKD = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     out_THD = attend(query_THD, key_TKD, value_TKD, plan, Shape(scale, sliding_window, softcap))
     return out_THD.view(num_rows, length, *out_THD.shape[1:]), None

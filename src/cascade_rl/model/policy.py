@@ -35,7 +35,8 @@ class Policy:
     checkpointing  recompute each layer's activations in the backward pass: less memory, about a third more time.
     compile        torch.compile each layer: faster steps after a slow start.
 
-    `path` says how batches run: "packed", or "one sample at a time" with the reason. Dropout is off: the sampler must agree.
+    `path` says how batches run: "packed", or "one sample at a time" with the reason; the latter takes only batches in which nothing
+    is shared (`pack(..., share=policy.packs)`). Dropout is off: the sampler must agree.
     """
 
     def __init__(
@@ -87,11 +88,10 @@ class Policy:
         alike: the loss is expected to pull on every token with the same weight, which makes its gradient cheaper.
         """
         batch = batch.to(self.device)
-        hidden_TD = self._hidden(batch)
+        # A lookup, since that is what sums the gradients of a repeated place in a fixed order; indexing would not.
+        hidden_ND = nn.functional.embedding(batch.query_N, self._hidden(batch))
         head = self._head()
-        return target_logps(
-            hidden_TD[batch.query_N], head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike
-        )
+        return target_logps(hidden_ND, head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike)
 
     @torch.no_grad()
     def score(self, batch: Batch, temperature: float = 1.0) -> Tensor:
@@ -102,9 +102,10 @@ class Policy:
         """Hidden states after the last norm, [T, D]."""
         body = self.model.base_model
         if self.packs:
-            plan = attention.plan_attention(batch.lengths, self.device)
+            plan = attention.plan_attention(batch.segments, self.device)
             row = {"input_ids": batch.token_ids_T[None], "position_ids": batch.position_ids_T[None]}
             return body(**row, use_cache=False, plan=plan).last_hidden_state[0]
+        assert all(segment.parent < 0 for segment in batch.segments), "a model that does not pack takes whole samples"
         rows = batch.token_ids_T.split(batch.lengths)
         return torch.cat([body(input_ids=row[None], use_cache=False).last_hidden_state[0] for row in rows])
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade_rl.algo.batch import join
+from cascade_rl.algo.batch import pack
 from cascade_rl.model.policy import Policy
 from cascade_rl.records import Sample
 
@@ -12,13 +12,11 @@ from cascade_rl.records import Sample
 def score_samples(policy: Policy, samples: Sequence[Sample], max_tokens: int, temperature: float = 1.0) -> list[np.ndarray]:
     """Float32 [T] for each sample, in order: the log-prob of every trained token at the temperature, 0 elsewhere."""
     told = [np.zeros(len(sample), dtype=np.float32) for sample in samples]
-    order = sorted((i for i, sample in enumerate(samples) if sample.mask.any()), key=lambda i: -len(samples[i]))
-    while order:
-        room, members = max_tokens, []
-        while order and (not members or len(samples[order[0]]) <= room):
-            room -= len(samples[order[0]])
-            members.append(order.pop(0))
-        logps = policy.score(join([samples[i] for i in members]), temperature).float().cpu().numpy()
-        for i, part in zip(members, np.split(logps, np.cumsum([samples[m].mask.sum() for m in members])[:-1]), strict=True):
+    scored = [i for i, sample in enumerate(samples) if sample.mask.any()]
+    for batch in pack([samples[i] for i in scored], max_tokens, share=policy.packs):
+        logp_N = policy.score(batch, temperature).float().cpu().numpy()
+        members = [scored[place] for place in batch.order]
+        ends = np.cumsum([samples[i].mask.sum() for i in members])
+        for i, part in zip(members, np.split(logp_N, ends[:-1]), strict=True):
             told[i][samples[i].mask] = part
     return told

@@ -234,5 +234,6 @@ def _figures(stats: "StepStats") -> dict[str, float | int]:
     means = {{"gap": "gap_mean", "k3": "gap_k3"}.get(name, name): value for name, value in stats.means.items()}
     return {
         "loss": stats.loss, "grad_norm": stats.grad_norm, "num_samples": stats.num_samples, "num_targets": stats.num_targets,
-        "num_tokens": stats.num_tokens, **means, **({"gap_max": stats.maxes["gap"]} if stats.maxes else {}),
+        "num_tokens": stats.num_tokens, "num_computed": stats.num_computed, **means,
+        **({"gap_max": stats.maxes["gap"]} if stats.maxes else {}),
     }  # fmt: skip

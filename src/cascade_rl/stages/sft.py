@@ -119,7 +119,8 @@ class SFT:
                     max_tokens_per_microbatch=self.microbatch_tokens, max_grad_norm=self.max_grad_norm,
                 )  # fmt: skip
                 ctx.log(step + 1, {"loss": stats.loss, "grad_norm": stats.grad_norm, "learning_rate": self._lr(step),
-                                   "num_tokens": stats.num_tokens, "num_targets": stats.num_targets})  # fmt: skip
+                                   "num_tokens": stats.num_tokens, "num_computed": stats.num_computed,
+                                   "num_targets": stats.num_targets})  # fmt: skip
                 bar.step(step + 1, {"loss": stats.loss}, tokens=stats.num_tokens)
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
         ctx.finish(policy, {"steps": self.steps, "samples": feed.draws})

@@ -22,6 +22,7 @@ class StepStats:
     loss         the loss's sum over its weight, over the whole update (0 when nothing was trained).
     grad_norm    length of the whole gradient before clipping.
     num_samples  samples with at least one trained token; num_tokens: their tokens; num_targets: their trained tokens.
+    num_computed tokens that went through the model: less than num_tokens where samples start alike.
     num_batches  forward passes.
     stepped      False when nothing was to be trained, so that the optimizer did not move.
     means        the loss's further figures, each a mean over trained tokens; maxes: those of which the largest counts.
@@ -32,6 +33,7 @@ class StepStats:
     num_samples: int = 0
     num_tokens: int = 0
     num_targets: int = 0
+    num_computed: int = 0
     num_batches: int = 0
     stepped: bool = False
     means: dict[str, float] = field(default_factory=dict)
@@ -60,7 +62,8 @@ def update(
         if loss not in LOSSES:
             raise ValueError(unknown("update: loss", loss, LOSSES))
         loss = LOSSES[loss]
-    batches = pack([sample for sample in samples if sample.mask.any()], max_tokens_per_microbatch)
+    trained = [sample for sample in samples if sample.mask.any()]
+    batches = pack(trained, max_tokens_per_microbatch, share=policy.packs)
     if not batches:
         return StepStats()
     optim.zero_grad()
@@ -84,9 +87,10 @@ def update(
             maxes[name] = max(maxes.get(name, figure), figure)
     num_targets = sum(batch.num_targets for batch in batches)
     counted = StepStats(
-        num_samples=sum(len(batch.lengths) for batch in batches),
-        num_tokens=sum(batch.num_tokens for batch in batches),
+        num_samples=len(trained),
+        num_tokens=sum(len(sample) for sample in trained),
         num_targets=num_targets,
+        num_computed=sum(batch.num_tokens for batch in batches),
         num_batches=len(batches),
     )
     if weight == 0:
