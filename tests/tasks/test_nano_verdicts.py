@@ -176,11 +176,15 @@ def test_chat_counts_the_rules_kept() -> None:
 
 def test_needle() -> None:
     task = NeedleTask()
-    reference = {"answers": ["123", "456"], "wrong": ["789"]}
+    reference = {"answers": ["123", "456"]}
     assert grade(task, reference, "123 and 456.").value == 1.0
     assert grade(task, reference, "456, 123").value == 1.0
     assert grade(task, reference, "123.").value == 0.0
-    assert grade(task, reference, "123, 456 and 789.").value == 0.0
+    assert grade(task, reference, "The codes are 123 and 456.").value == 1.0
+    assert grade(task, reference, "123, 456 and 789.").value == 0.0  # a guess beside the answer, whether the text has it or not
+    assert grade(task, {"answers": ["Rome"]}, "The red box is in Rome.").value == 1.0
+    assert grade(task, {"answers": ["Rome"]}, "Rome or Oslo.").value == 0.0
+    assert grade(task, {"answers": ["pen"]}, "A pen and a cup.").value == 0.0
     assert grade(task, reference, "1234 456").value == 0.0
     assert grade(task, reference, "123 456 " + "0 " * 20).value == 0.0
 
@@ -194,11 +198,9 @@ def test_needle_lengths_are_a_setting() -> None:
         NeedleTask(min_tokens=9, max_tokens=8)
 
 
-def test_needle_facts_are_all_in_the_text_and_only_one_set_answers() -> None:
+def test_needle_answers_stand_in_the_text() -> None:
     for prompt in NeedleTask().prompts("train")[:500]:
-        text = prompt.messages[0].content
-        assert all(value in text for value in (*prompt.reference["answers"], *prompt.reference["wrong"]))
-        assert not set(prompt.reference["answers"]) & set(prompt.reference["wrong"])
+        assert all(value in prompt.messages[0].content for value in prompt.reference["answers"])
 
 
 ADD = {"solutions": ["def f(x):\n    return x + 3", "def f(x):\n    return 3 + x"], "tests": [["f(1)", 4]]}
@@ -298,6 +300,7 @@ def test_tools_are_judged_by_the_state_they_leave() -> None:
     look_up = {**SOLD, "final": {"pen": 5}, "says": "5"}
     assert grade(task, look_up, talk(GET, reply="There are 5.")).value == 1.0
     assert grade(task, look_up, talk(GET, reply="There are 15.")).value == 0.0
+    assert grade(task, look_up, talk(GET, reply="There are 5 or 6.")).value == 0.0
     assert grade(task, look_up, talk(SET, reply="There are 5.")).value == 0.0
     thanks = {**look_up, "says": "welcome", "needs_calls": False}
     assert grade(task, thanks, talk(reply="You are welcome.")).value == 1.0
@@ -327,7 +330,7 @@ def test_tool_prompts_are_of_all_sorts_and_none_is_done_by_doing_nothing() -> No
     num_calls = {sum(len(message.tool_calls) for message in prompt.gold) for prompt in prompts}
     assert num_calls == {0, 1, 2}
     results = [message.content for prompt in prompts for message in prompt.gold if message.role == "tool"]
-    assert any(result.startswith("no ") for result in results)
+    assert any(result.startswith("Error: no ") for result in results)
 
 
 @pytest.mark.parametrize(

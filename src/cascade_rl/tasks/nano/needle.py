@@ -17,6 +17,7 @@ _DOES = ("walks home", "looks at the sea", "sits by the door", "sings a song", "
 TOKENS_PER_FILLER = 9  # what a filler sentence takes in the nano vocabulary, about; lengths are aims, not promises
 
 _MAX_WORDS = 16
+_VALUES = {value.casefold() for value in THINGS + CITIES}  # what a question may ask for, besides numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,24 +52,24 @@ class NeedleTask(NanoTask):
     def draw(self, rng: random.Random) -> Draft:
         place = rng.random()
         if place < self.hop_share:
-            facts, question, answers, wrong, thinking = self._hop(rng)
+            facts, question, answers, thinking = self._hop(rng)
         else:
             num = 2 if place < self.hop_share + self.several_share else 1
-            facts, question, answers, wrong = self._codes(rng, num)
+            facts, question, answers = self._codes(rng, num)
             thinking = " ".join(facts[:num])
         text = _hide(rng, facts, rng.randint(self.min_tokens, self.max_tokens) // TOKENS_PER_FILLER)
         gold = Message("assistant", " and ".join(answers) + ".", thinking=thinking if self.thinking else None)
-        reference = {"answers": answers, "wrong": wrong}
+        reference = {"answers": answers}
         return Draft([sorted(facts), question], f"{text}\n{question}", (gold,), reference, self.thinking)
 
-    def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str], list[str]]:
+    def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str]]:
         people = rng.sample(NAMES, num + self.num_distractors)
         codes = [str(code) for code in rng.sample(range(10, 100), len(people))]
         facts = [f"The code of {person} is {code}." for person, code in zip(people, codes, strict=True)]
         asked = " and ".join(people[:num])
-        return facts, f"What is the code of {asked}?", codes[:num], codes[num:]
+        return facts, f"What is the code of {asked}?", codes[:num]
 
-    def _hop(self, rng: random.Random) -> tuple[list[str], str, list[str], list[str], str]:
+    def _hop(self, rng: random.Random) -> tuple[list[str], str, list[str], str]:
         num = 1 + self.num_distractors
         people, colors, ends = rng.sample(NAMES, num), rng.sample(COLORS, num), rng.sample(THINGS, num)
         owns = [f"{person} has the {color} box." for person, color in zip(people, colors, strict=True)]
@@ -79,7 +80,7 @@ class NeedleTask(NanoTask):
             ends = rng.sample(CITIES, num)
             holds = [f"The {color} box is in {end}." for color, end in zip(colors, ends, strict=True)]
             question = f"Where is the box of {people[0]}?"
-        return owns + holds, question, ends[:1], ends[1:], f"{owns[0]} {holds[0]}"
+        return owns + holds, question, ends[:1], f"{owns[0]} {holds[0]}"
 
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
         said = re.findall(r"\w+", answer.casefold())
@@ -88,8 +89,9 @@ class NeedleTask(NanoTask):
         missing = [value for value in rollout.prompt.reference["answers"] if value.casefold() not in said]
         if missing:
             return verdict(False, f"does not say {' and '.join(missing)}")
-        wrong = [value for value in rollout.prompt.reference["wrong"] if value.casefold() in said]
-        return verdict(not wrong, f"also says {' and '.join(wrong)}, which is another's" if wrong else "says what was asked")
+        right = {value.casefold() for value in rollout.prompt.reference["answers"]}
+        wrong = [word for word in said if word not in right and (word.isdecimal() or word in _VALUES)]
+        return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
 
 
 def _hide(rng: random.Random, facts: list[str], num_fillers: int) -> str:

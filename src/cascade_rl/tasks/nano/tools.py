@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from cascade_rl.errors import RecipeError, ToolError, unknown
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
-from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.nano.base import Draft, NanoTask, quote, verdict
 from cascade_rl.tasks.nano.words import DAYS, EVENTS, FOODS, NAMES, THINGS
 
 State = dict[str, Any]
@@ -197,7 +197,7 @@ class ToolsTask(NanoTask):
             try:
                 result = database.run(call)
             except ToolError as error:
-                result = str(error)
+                result = f"Error: {error}"  # as a live tool's error reads
             gold += [Message("assistant", tool_calls=(call,)), Message("tool", result)]
         gold.append(Message("assistant", reply))
         reference = {"kind": kind, "state": state, "final": database.state, "says": says, "needs_calls": bool(calls)}
@@ -213,6 +213,9 @@ class ToolsTask(NanoTask):
             return verdict(False, "the database is not in the state that the request asks for")
         if reference["says"] and reference["says"] not in re.findall(r"\w+", answer.casefold()):
             return verdict(False, f'the answer does not say "{reference["says"]}"')
+        others = sorted(set(re.findall(r"\d+", answer)) - {reference["says"]})
+        if reference["says"].isdecimal() and others:
+            return verdict(False, f"the answer also says {quote(', '.join(others))}, which is a list of guesses")
         return verdict(True, "the right state and an answer")
 
     def _replay(self, prompt: Prompt, calls: list[ToolCall]) -> Database:
