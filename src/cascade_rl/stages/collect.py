@@ -44,11 +44,13 @@ class Collector:
             wanted = stage.prompts_per_step - len(kept)
             if not wanted:
                 break
-            seed = derive_seed(self.ctx.seed, "rollout", step, refill)
-            groups = rollout(
-                self.sampler, self.ctx.renderer, self.ctx.tasks, self.feed.take(wanted), stage.group_size, stage.sampling(), seed
-            )
-            groups = [overlong(group, stage.overlong) for group in grade_all(groups, self.ctx.tasks)]
+            ctx, prompts = self.ctx, self.feed.take(wanted)
+            seed = derive_seed(ctx.seed, "rollout", step, refill)
+            with ctx.timed("sampling"):
+                groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
+            with ctx.timed("grading"):
+                groups = grade_all(groups, ctx.tasks)
+            groups = [overlong(group, stage.overlong) for group in groups]
             seen += groups
             kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
         self._check(seen, kept, step)
