@@ -1,6 +1,7 @@
 """The RL stage on a tiny model: it learns, every choice runs, the proof of on-policyness holds and stops a run that fails it."""
 
 import dataclasses
+import json
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,10 @@ def test_it_learns_what_is_rewarded(model: Path, tmp_path: Path) -> None:
     assert fmean(line["reward"] for line in told[-5:]) > fmean(line["reward"] for line in told[:5]) + 0.2
 
 
-def test_the_proof_of_on_policyness(model: Path, tmp_path: Path) -> None:
-    for line in metrics(run_rl(model, tmp_path / "run", steps=4)):
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.6}, {"temperature": 1.3, "top_p": 0.9}], ids=str)
+def test_the_proof_of_on_policyness(sampling: dict[str, float], model: Path, tmp_path: Path) -> None:
+    """Sampler and trainer see the same log-probs at any temperature: those of the whole distribution, whatever top_p cuts."""
+    for line in metrics(run_rl(model, tmp_path / "run", steps=4, **sampling)):
         assert line["on_policy"] == "on-policy: equal up to rounding"
         assert line["gap_mean"] <= line["gap_max"] < 1e-4
         assert abs(line["gap_k3"]) < 1e-6
@@ -62,6 +65,36 @@ def test_every_choice_runs(name: str, value: Any, model: Path, tmp_path: Path) -
     assert all(line["num_targets"] > 0 for line in told)
 
 
+def test_rollouts_that_are_cut_and_masked_take_no_step_and_give_no_nan(model: Path, tmp_path: Path) -> None:
+    told = metrics(run_rl(model, tmp_path / "run", max_new_tokens=1, overlong="mask", dynamic_filtering=False))
+    for line in told:
+        assert (line["loss"], line["grad_norm"], line["num_samples"]) == (0.0, 0.0, 0)
+        assert line["truncated"] > 0.8  # the rest said nothing at all, and is alike
+        assert (line["unscored"], line["on_policy"]) == (0.0, "nothing trained")
+        assert "gap_mean" not in line  # not measured is absent, never 0
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_batch_is_what_the_recipe_says(num: int, model: Path, tmp_path: Path) -> None:
+    """4 prompts x 4 rollouts: one update over 16 samples, or two over 8 each; never multiplied by the group size."""
+    settings = {"updates_per_batch": num, "dynamic_filtering": False}
+    stage = run_rl(model, tmp_path / "run", **settings)
+    assert [line["num_samples"] for line in metrics(stage)] == [16 // num] * 2
+    told = "1 update;" if num == 1 else "2 updates;"
+    resolved = json.loads((tmp_path / "run" / "recipe.resolved.json").read_text())
+    assert f"4 prompts x 4 rollouts = 16 rollouts = {told}" in resolved["stages"][0]["arithmetic"]
+
+
+def test_where_the_time_goes_is_told(model: Path, tmp_path: Path) -> None:
+    """Wall times are in timing.jsonl alone; the parts of a step add up to no more than the step."""
+    stage = run_rl(model, tmp_path / "run")
+    for line in lines(stage.timing):
+        parts = [line[f"{part}_s"] for part in ("sampling", "grading", "training", "sync")]
+        assert all(seconds > 0 for seconds in parts)
+        assert sum(parts) <= line["seconds"] + 1e-3
+    assert not any(name.endswith("_s") or name == "seconds" for line in metrics(stage) for name in line)
+
+
 def test_trained_rollouts_are_written_with_verdicts(model: Path, tmp_path: Path) -> None:
     stage = run_rl(model, tmp_path / "run")
     rows = lines(stage.rollouts)
@@ -72,13 +105,18 @@ def test_trained_rollouts_are_written_with_verdicts(model: Path, tmp_path: Path)
 
 
 def test_a_task_without_signal_stops_with_the_shares(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"none of 16 groups has any signal: letters \(all right \d+%, all wrong 0%\)"):
-        run_rl(model, tmp_path / "run", grader="same", overlong="mask")
+    message = r"none of 16 groups has any signal: letters \(all right \d+%, all wrong 0%, cut \d+%\)"
+    for soft in (0, 10):  # shaping by length must not make a signal
+        with pytest.raises(RunError, match=message):
+            run_rl(model, tmp_path / str(soft), grader="same", overlong="mask", soft_overlong_tokens=soft)
 
 
 def test_unscored_rollouts_are_left_out_and_counted_and_too_many_stop_the_run(model: Path, tmp_path: Path) -> None:
     told = metrics(run_rl(model, tmp_path / "half", grader="half", overlong="mask", max_unscored=0.9))
-    assert all(0.5 <= line["unscored"] < 0.9 for line in told)
+    assert [line["unscored"] for line in told] == [
+        0.5,
+        0.5,
+    ]  # the second and the fourth of each group; cut ones are not among them
     with pytest.raises(
         RunError, match=r"16 of 16 rollouts are unscored, above max_unscored = 0\.5; the first: the judge is down"
     ):

@@ -92,18 +92,21 @@ def check_same(whole: Path, run: Path) -> None:
 
 
 def test_a_failure_inside_a_step_leaves_nothing_behind(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in one process, quickly: the third step is sampled and gets no further."""
+    """The same in one process, quickly: the third step is logged, the fourth is sampled and gets no further."""
     run_recipe(load_recipe(recipe), tmp_path / "whole", say=lambda text: None)
     run, original = tmp_path / "run", collect.grade_all
 
     def failing(groups: list[Group], tasks: Mapping[str, Task]) -> list[Group]:
-        if list(run.glob("stages/*/state/step-000002")):
-            raise KeyboardInterrupt
+        for metrics in run.glob("stages/*/metrics.jsonl"):
+            if len(lines(metrics)) == 3:
+                raise KeyboardInterrupt
         return original(groups, tasks)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(collect, "grade_all", failing)
+    monkeypatch.setattr(collect, "grade_all", failing)
+    with pytest.raises(KeyboardInterrupt):
         run_recipe(load_recipe(recipe), run, say=lambda text: None)
+    monkeypatch.undo()
+    assert list(run.glob("stages/*/state/step-000002"))
     run_recipe(load_recipe(recipe), run, say=lambda text: None)
     check_same(tmp_path / "whole", run)
 
