@@ -9,7 +9,8 @@ those of the stage's timing.jsonl and metrics.jsonl. TRL lives in an environment
 speed as its documentation tells: bf16 weights, no reference model (beta 0), one generation for the whole step, no gradient
 checkpointing, fused AdamW, micro-batches of --trl-batch. Each way is a process of its own, one after the other in each round, so that its
 peak of resident memory is its own; it is that of the step, loading included. Every step counts, the first one too. `rest` is
-what is neither sampling, grading nor training.
+what is neither sampling, grading nor training. `cpu s` is the processor time of a whole process over its steps, loading included: it
+depends less on what else the machine does.
 """
 
 import argparse
@@ -155,7 +156,7 @@ def serve(way: str, job: dict[str, Any]) -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as out:
         steps = {"ours": ours, "trl": trl}[way](job, Path(out))
-    print(json.dumps({"steps": steps, "peak_mb": peak_mb()}), file=replies, flush=True)
+    print(json.dumps({"steps": steps, "peak_mb": peak_mb(), "cpu_s": time.process_time()}), file=replies, flush=True)
 
 
 # --- the comparison -----------------------------------------------------------------------------------------------------------------
@@ -215,15 +216,19 @@ def report(found: dict[str, list[dict[str, Any]]], path: str | None) -> None:
         for step in steps:
             step["rest"] = step["seconds"] - sum(step[part] for part in PARTS[:3])
         row = {name: statistics.median(step[name] for step in steps) for name in ("seconds", *PARTS, "tokens", "trained")}
-        figures[way] = {**row, "peak_mb": max(run["peak_mb"] for run in runs), "steps": len(steps)}
+        cpu_s = sum(run["cpu_s"] for run in runs) / len(steps)
+        figures[way] = {**row, "cpu_s": cpu_s, "peak_mb": max(run["peak_mb"] for run in runs), "steps": len(steps)}
     base = figures.get("ours")
-    heads = ("s a step", *PARTS, "rest %", "tokens", "peak MB", "x ours", "ours' memory")
+    heads = ("s a step", *PARTS, "rest %", "cpu s", "tokens", "peak MB", "x ours", "x ours, cpu", "ours' memory")
     print(f"{'way':6}" + "".join(f"{head:>13}" for head in heads))
     for way, row in figures.items():
-        ratio, memory = (row["seconds"] / base["seconds"], base["peak_mb"] / row["peak_mb"]) if base else (float("nan"),) * 2
         cells = [f"{row[name]:.2f}" for name in ("seconds", *PARTS)]
-        cells += [f"{row['rest'] / row['seconds']:.1%}", f"{row['tokens']:.0f}", f"{row['peak_mb']:.0f}"]
-        print(f"{way:6}" + "".join(f"{cell:>13}" for cell in [*cells, f"{ratio:.2f}", f"{memory:.0%}"]))
+        cells += [f"{row['rest'] / row['seconds']:.1%}", *(f"{row[name]:.0f}" for name in ("cpu_s", "tokens", "peak_mb"))]
+        if base:
+            cells += [f"{row[name] / base[name]:.2f}" for name in ("seconds", "cpu_s")] + [
+                f"{base['peak_mb'] / row['peak_mb']:.0%}"
+            ]
+        print(f"{way:6}" + "".join(f"{cell:>13}" for cell in cells))
     if path:
         Path(path).write_text(json.dumps(figures, indent=2) + "\n")
 
