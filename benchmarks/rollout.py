@@ -35,12 +35,16 @@ QUESTIONS = (
 Ask = Callable[[], tuple[list[list[int]], list[list[float]]]]  # -> the ids of each answer and, from ours, their log-probs
 
 
+def make_texts() -> list[str]:
+    """Sixteen questions."""
+    return [QUESTIONS[i % 2].format(SHOPS[i // 2], 12 + 7 * i) for i in range(NUM_PROMPTS)]
+
+
 def make_contexts(folder: str) -> list[list[int]]:
-    """Sixteen chat prompts, token ids."""
+    """The questions as chat prompts, token ids."""
     from cascade_rl.model.sources import load_tokenizer
 
-    tokenizer = load_tokenizer(folder)
-    texts = [QUESTIONS[i % 2].format(SHOPS[i // 2], 12 + 7 * i) for i in range(NUM_PROMPTS)]
+    tokenizer, texts = load_tokenizer(folder), make_texts()
     if tokenizer.chat_template is None:
         return [tokenizer.encode(text) for text in texts]
     chats = [[{"role": "user", "content": text}] for text in texts]

@@ -153,3 +153,9 @@ def test_every_recipe_key_is_read() -> None:
     read = {node.attr for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     unread = [f"{cls}.{name}" for cls, name in config_fields() if name not in read]
     assert not unread, f"declared in a recipe and never read: {unread}"
+
+
+def test_calls_are_read_in_one_place() -> None:
+    """Invariant 10: training and evaluation must not be forgiving to different degrees, so only the renderer parses calls."""
+    readers = {str(path.relative_to(SRC)) for path in FILES if "parse_tool_calls(" in path.read_text()}
+    assert readers == {"model/toolcalls.py", "model/render.py"}

@@ -196,8 +196,8 @@ def test_two_runs_in_one_folder_are_refused(recipe_file: Path, finished: Path) -
 @pytest.mark.parametrize("place", ["step", "state", "between", "checkpoint", "done", "row", "late"])
 def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Path, finished: Path, tmp_path: Path) -> None:
     """Invariant 2. Renames, in order: recipe, two states, checkpoint, lineage and DONE of the first stage, its rows, and so on."""
-    renames, logs = map(int, (finished / "counts").read_text().split())
-    assert logs == 16  # 8 steps, one line each in metrics and timing
+    counts = json.loads((finished / "counts").read_text())
+    assert counts["log"] == 16  # 8 steps, one line each in metrics and timing
     point = {
         "step": "log:7",  # in the fourth step, after a saved state
         "state": "replace:5",  # while the second state is being written
@@ -205,7 +205,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Pa
         "checkpoint": "replace:6",
         "done": "replace:8",
         "row": "replace:14",
-        "late": f"replace:{renames - 2}",
+        "late": f"replace:{counts['replace'] - 2}",
     }[place]
     run = tmp_path / "killed"
     killed = kill_at(point, recipe_file, run)

@@ -94,8 +94,16 @@ def test_figures_for_the_log() -> None:
     assert part.maxes["ratio"] == 0.0
 
 
-def test_sampler_and_old_log_probs_carry_no_gradient() -> None:
+@pytest.mark.parametrize("kind", ["none", "truncate", "mask"])
+def test_the_gap_is_measured_before_any_weight_is_capped(kind: str) -> None:
+    told = targets([1.0, 1.0], [-1.0 - math.log(4.0), -1.0])
+    part = PolicyLoss(importance=kind, bounds=(0.5, 2.0))(torch.tensor([-1.0, -1.0]), told)  # type: ignore[arg-type]
+    assert part.sums["gap"] == part.maxes["gap"] == pytest.approx(math.log(4.0))
+    assert part.sums["k3"] == pytest.approx(0.25 + math.log(4.0) - 1)
+
+
+def test_sampler_old_and_start_log_probs_carry_no_gradient() -> None:
     leak = torch.tensor([-1.0, -1.0], requires_grad=True)
-    told = Targets(torch.zeros(2, dtype=torch.int64), torch.tensor([0, 0]), 1, leak * 1, torch.ones(2), leak * 2, None)
-    PolicyLoss(importance="truncate")(torch.tensor([-1.0, -2.0], requires_grad=True), told).total.backward()
+    told = Targets(torch.zeros(2, dtype=torch.int64), torch.tensor([0, 0]), 1, leak * 1, torch.ones(2), leak * 2, leak * 3)
+    PolicyLoss(importance="truncate", kl=0.1)(torch.tensor([-1.0, -2.0], requires_grad=True), told).total.backward()
     assert leak.grad is None

@@ -1,6 +1,7 @@
 """Rollouts: exact prefixes over tool turns, one reward each in order, and failures that are unscored rather than zero."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 from tests.model.tiny import tiny_tokenizer
 
 import cascade_rl.sample.rollout as rollout_room
-from cascade_rl.errors import CascadeError, ToolError
+from cascade_rl.algo.samples import rollout_samples
+from cascade_rl.errors import CascadeError, DataError, RunError, ToolError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
+from cascade_rl.sample import background
 from cascade_rl.sample.rollout import grade_all, rollout
 
 ADD = {
@@ -28,6 +31,7 @@ class Counter:
 
     total: int = 0
     closed: bool = False
+    closing: str = ""
 
     async def call(self, call: ToolCall) -> str:
         n = call.arguments.get("n")
@@ -42,6 +46,10 @@ class Counter:
 
     async def close(self) -> None:
         self.closed = True
+        if self.closing == "hangs":
+            await asyncio.sleep(60)
+        if self.closing == "crashes":
+            raise OSError("the container is gone")
 
 
 @dataclass
@@ -53,12 +61,13 @@ class Adding:
     max_turns: int = 3
     opened: list[Counter] = field(default_factory=list)
     grading: Any = None
+    opening: Any = None
 
     def prompts(self, split: str) -> list[Prompt]:
         return []
 
     def open_tools(self, prompt: Prompt) -> Tools | None:
-        self.opened.append(Counter())
+        self.opened.append(self.opening() if self.opening else Counter())
         return self.opened[-1]
 
     async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
@@ -69,9 +78,9 @@ class Adding:
 
 
 class Scripted:
-    """A sampler that says what it is told, turn by turn, and remembers what it was asked."""
+    """A sampler that says what it is told, turn by turn (texts, or ids), and remembers what it was asked."""
 
-    def __init__(self, *script: list[str]) -> None:
+    def __init__(self, *script: list[Any]) -> None:
         self.tokenizer = tiny_tokenizer()
         self.script = [list(turns) for turns in script]
         self.asked: list[tuple[list[list[int]], Any]] = []
@@ -82,9 +91,10 @@ class Scripted:
         for _ in contexts:
             row = []
             for _ in range(n):
-                text = self.script.pop(0)[0]
-                ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
-                row.append(Turn((), ids, (-0.5,) * len(ids), "stop" if text.endswith("<|im_end|>") else "length"))
+                said = self.script.pop(0)[0]
+                ids = tuple(self.tokenizer.encode(said, add_special_tokens=False) if isinstance(said, str) else said)
+                ended = self.tokenizer.decode(ids).endswith("<|im_end|>")
+                row.append(Turn((), ids, (-0.5,) * len(ids), "stop" if ended else "length"))
             turns.append(row)
         return turns
 
@@ -93,8 +103,8 @@ def prompt(number: int = 0) -> Prompt:
     return Prompt(f"adding/train/{number}", "adding", "tools", "train", (Message("user", "add"),), tools=(ADD,), thinking=False)
 
 
-def run(task: Adding, script: list[list[str]], prompts: int = 1, n: int = 1, budget: int = 500):
-    renderer = load_renderer(tiny_tokenizer(), RenderConfig())
+def run(task: Adding, script: list[Any], prompts: int = 1, n: int = 1, budget: int = 500, max_context: int = 5000):
+    renderer = load_renderer(tiny_tokenizer(), RenderConfig(), max_context)
     sampler = Scripted(*script)
     groups = rollout(
         sampler, renderer, {"adding": task}, [prompt(i) for i in range(prompts)], n, SamplingParams(max_new_tokens=budget), 0
@@ -206,3 +216,158 @@ def test_too_many_calls_in_one_turn_are_refused_in_text(monkeypatch: pytest.Monk
     assert next(m.content for m in groups[0].rollouts[0].messages if m.role == "tool") == "total 2"
     assert "more than 1 calls" in groups[0].rollouts[0].messages[2].content
     assert task.opened[0].total == 2
+
+
+def test_sampled_ids_are_never_spelled_anew() -> None:
+    """An answer in single bytes, which the tokenizer would merge: the next turn continues these very ids."""
+    text = "the quick brown fox" + CALL.format(1)
+    single = [i for char in text for i in tiny_tokenizer().encode(char, add_special_tokens=False)]
+    ids = [*single, *tiny_tokenizer().encode("<|im_end|>", add_special_tokens=False)]
+    assert tiny_tokenizer().encode(text, add_special_tokens=False) != single
+    sampler, groups = run(Adding(), [[ids], ["done<|im_end|>"]])
+    (told,) = groups[0].rollouts
+    assert list(told.turns[0].answer_ids) == ids
+    asked = sampler.asked[1][0][0]
+    assert asked[len(told.turns[0].context_ids) :][: len(ids)] == ids
+    (sample,) = rollout_samples(told, 1.0)
+    assert sample.token_ids[sample.mask].tolist() == [i for turn in told.turns for i in turn.answer_ids]
+
+
+def test_a_tool_boundary_is_the_templates_own() -> None:
+    """The newline behind the stop token is there, two results share one user block, and none of it is trained."""
+    _, groups = run(Adding(), [[CALL.format(2) + "\n" + CALL.format(3) + "<|im_end|>"], ["ok<|im_end|>"]])
+    (told,) = groups[0].rollouts
+    between = tiny_tokenizer().decode(told.turns[1].context_ids)
+    results = "<tool_response>\ntotal 2\n</tool_response>\n<tool_response>\ntotal 5\n</tool_response>\n"
+    assert between == f"\n<|im_start|>user\n{results}<|im_end|>\n<|im_start|>assistant\n<think></think>"
+    whole = load_renderer(tiny_tokenizer(), RenderConfig(), 5000).prompt(
+        [*told.prompt.messages, *told.messages[:3]], told.prompt.tools, thinking=False
+    )
+    assert whole == [*told.turns[0].context_ids, *told.turns[0].answer_ids, *told.turns[1].context_ids]
+    (sample,) = rollout_samples(told, 1.0)
+    trained = tiny_tokenizer().decode(sample.token_ids[sample.mask])
+    assert "tool_response" not in trained
+    assert trained.endswith("<|im_end|>ok<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<tool_call>\n<function=add>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=add>\n<parameter=n>\nnull\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=add>\n<parameter=n>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=nothing>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=add>\n<parameter=n>\n__import__('os').abort()\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=add",
+        "<tool_call>null</tool_call>",
+        "</tool_call><tool_call>{}",
+    ],
+)
+def test_no_call_however_malformed_ends_the_run(call: str) -> None:
+    """What these tools make of such arguments is their affair; nothing reaches beyond the rollout."""
+    task = Adding()
+    _, groups = run(task, [[call + "<|im_end|>"], ["ok<|im_end|>"]])
+    (told,) = groups[0].rollouts
+    (graded,) = grade_all(groups, {"adding": task})
+    assert told.format_errors or told.failure or told.messages[0].tool_calls
+    assert len(graded.rewards) == 1
+    assert task.opened[0].closed
+
+
+def test_a_conversation_without_a_token_left_was_cut() -> None:
+    call = CALL.format(2) + "<|im_end|>"
+    used = len(tiny_tokenizer().encode(call, add_special_tokens=False))
+    sampler, groups = run(Adding(), [[call]], budget=used)
+    assert groups[0].rollouts[0].finish == "length"
+    assert len(sampler.asked) == 1
+    prompt_tokens = len(sampler.asked[0][0][0])
+    sampler, groups = run(Adding(), [[call]], max_context=prompt_tokens + used + 10)  # the result alone is longer than ten tokens
+    assert groups[0].rollouts[0].finish == "length"
+    assert len(sampler.asked) == 1
+    (sample,) = rollout_samples(groups[0].rollouts[0], 1.0)
+    assert len(sample) == prompt_tokens + used
+
+
+def test_a_prompt_without_room_to_answer_is_named() -> None:
+    with pytest.raises(DataError, match=r"prompt adding/train/0: has \d+ tokens, which leaves no room .* model's 300"):
+        run(Adding(), [], max_context=300)
+
+
+@pytest.mark.parametrize("closing", ["hangs", "crashes"])
+def test_tools_that_do_not_close_cost_neither_the_verdict_nor_the_run(
+    closing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rollout_room, "TOOL_TIMEOUT_S", 0.1)
+    task = Adding(opening=lambda: Counter(closing=closing))
+    _, groups = run(task, [[CALL.format(2) + "<|im_end|>"], ["ok<|im_end|>"], ["ok<|im_end|>"]], prompts=2)
+    begin = time.perf_counter()
+    assert [group.rewards[0].value for group in grade_all(groups, {"adding": task})] == [2.0, 0.0]
+    assert time.perf_counter() - begin < 2
+    assert "prompt adding/train/0: tools did not close" in caplog.text
+
+
+def test_tools_that_do_not_open_leave_their_rollout_unscored() -> None:
+    opened: list[int] = []
+
+    def opening() -> Counter:
+        opened.append(1)
+        if len(opened) == 1:
+            raise ConnectionError("no sandbox is free")
+        return Counter()
+
+    task = Adding(opening=opening)
+    _, groups = run(task, [[CALL.format(2) + "<|im_end|>"], [CALL.format(3) + "<|im_end|>"], ["ok<|im_end|>"]], n=2)
+    rewards = grade_all(groups, {"adding": task})[0].rewards
+    assert [reward.value for reward in rewards] == [None, 3.0]
+    assert rewards[0].why == "tools did not open: ConnectionError: no sandbox is free"
+
+
+def test_a_tool_call_that_a_grader_makes_and_fails_is_unscored() -> None:
+    async def grading(told: Rollout) -> Reward:
+        raise ToolError("the state cannot be read")
+
+    task = Adding(grading=grading)
+    _, groups = run(task, [["ok<|im_end|>"]])
+    (reward,) = grade_all(groups, {"adding": task})[0].rewards
+    assert (reward.value, reward.why) == (None, "grader's tool call failed: the state cannot be read")
+
+
+def test_a_verdicts_deadline_starts_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_room, "GRADE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(rollout_room, "MAX_VERDICTS_AT_ONCE", 2)
+    busy = [0, 0]
+
+    async def grading(told: Rollout) -> Reward:
+        busy[0] += 1
+        busy[1] = max(busy)
+        await asyncio.sleep(0.1)
+        busy[0] -= 1
+        return Reward(1.0)
+
+    task = Adding(grading=grading)
+    _, groups = run(task, [["ok<|im_end|>"]] * 10, n=10)
+    assert [reward.value for reward in grade_all(groups, {"adding": task})[0].rewards] == [1.0] * 10
+    assert busy == [0, 2]
+
+
+def test_a_grader_that_never_awaits_stops_the_run_instead_of_stalling_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "BLOCKED_AFTER_S", 0.3)
+
+    async def blocking(told: Rollout) -> Reward:
+        time.sleep(1.5)
+        return Reward(1.0)
+
+    async def slow(told: Rollout) -> Reward:
+        await asyncio.sleep(0.6)  # longer than that, and awaited
+        return Reward(1.0)
+
+    task = Adding(grading=slow)
+    _, groups = run(task, [["ok<|im_end|>"]])
+    assert grade_all(groups, {"adding": task})[0].rewards[0].value == 1.0
+    task = Adding(grading=blocking)
+    _, groups = run(task, [["ok<|im_end|>"]])
+    with pytest.raises(RunError, match=r"has not let its event loop turn for 0\.3 s"):
+        grade_all(groups, {"adding": task})
+    task = Adding()
+    _, groups = run(task, [["ok<|im_end|>"]])
+    assert grade_all(groups, {"adding": task})[0].rewards[0].value == 0.0  # a new loop serves what comes after

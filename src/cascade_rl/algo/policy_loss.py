@@ -59,7 +59,7 @@ class PolicyLoss:
         loss_N = -weight_N * gain_N
         if self.kl:
             assert targets.logp_start_N is not None, "a KL to the start needs the start's log-probs"
-            drift_N = logp_N - targets.logp_start_N
+            drift_N = logp_N - targets.logp_start_N.detach()
             loss_N = loss_N + self.kl * drift_N.square() / 2
             sums["kl_start"] = float(_k3(drift_N.detach()).sum())
         total, weight = _averaged(loss_N, targets, self.average)

@@ -6,19 +6,23 @@ Live conversations advance together: every turn is one call of the sampler over 
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cascade_rl.errors import CascadeError, ToolError
+from cascade_rl.errors import CascadeError, DataError, ToolError
 from cascade_rl.model.render import Renderer
 from cascade_rl.protocols import Sampler, Task, Tools
 from cascade_rl.records import Finish, Group, Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
 from cascade_rl.sample.background import run_async
 from cascade_rl.seeds import derive_seed
 
+log = logging.getLogger(__name__)
+
 MAX_CALLS_PER_TURN = 8
 TOOL_TIMEOUT_S = 20.0
 GRADE_TIMEOUT_S = 60.0
+MAX_VERDICTS_AT_ONCE = 32  # a verdict's deadline starts when its turn comes: waiting for the others is not its fault
 
 
 @dataclass
@@ -34,10 +38,16 @@ class _Conversation:
     messages: list[Message] = field(default_factory=list)
     format_errors: int = 0
     failure: str = ""
+    cut: bool = False  # it called tools and had no token left to go on
 
     @property
     def num_sampled(self) -> int:
         return sum(len(turn.answer_ids) for turn in self.turns)
+
+    @property
+    def calls(self) -> bool:
+        """Whether its last turn calls tools; one that was cut says nothing for certain."""
+        return self.tools is not None and bool(self.messages[-1].tool_calls) and self.turns[-1].finish == "stop"
 
     def add(self, turn: Turn, renderer: Renderer) -> None:
         """Takes the next sampled turn; its context_ids are what was appended since the last one."""
@@ -49,7 +59,7 @@ class _Conversation:
         self.format_errors += parsed.format_errors
 
     def rollout(self) -> Rollout:
-        finish: Finish = self.turns[-1].finish if self.turns else "length"
+        finish: Finish = "length" if self.cut or not self.turns else self.turns[-1].finish
         return Rollout(
             prompt=self.prompt, turns=tuple(self.turns), messages=tuple(self.messages), finish=finish, index=self.index,
             seed=self.seed, format_errors=self.format_errors, failure=self.failure, tools=self.tools,
@@ -67,18 +77,22 @@ def rollout(
 ) -> list[Group]:
     """n rollouts of each prompt, in input order, ungraded.
 
-    params.max_new_tokens is the budget of a whole rollout, all its turns together; params.stop_ids gains the renderer's.
+    params.max_new_tokens is the budget of a whole rollout, all its turns together; params.stop_ids gains the renderer's. A
+    conversation that would go on and has no token left, of the budget or of the model's context, ends with finish "length".
+    Raises DataError for a prompt that leaves no room to answer.
     """
     params = dataclasses.replace(params, stop_ids=tuple(dict.fromkeys((*params.stop_ids, *renderer.stop_ids))))
     contexts = [renderer.prompt(p.messages, p.tools, p.thinking) for p in prompts]
+    _check_room(prompts, contexts, renderer.max_context)
     seeds = [derive_seed(seed, p.id) for p in prompts]
     first = sampler.sample(contexts, n, params, seeds)
     groups = []
     for prompt, ids, prompt_seed, turns in zip(prompts, contexts, seeds, first, strict=True):
         group = []
         for index, turn in enumerate(turns):
-            talk = _Conversation(prompt, index, prompt_seed, tasks[prompt.task].open_tools(prompt), list(ids))
+            talk = _Conversation(prompt, index, prompt_seed, None, list(ids))
             talk.add(turn, renderer)
+            _open_tools(talk, tasks[prompt.task])
             group.append(talk)
         groups.append(group)
     live = [talk for group in groups for talk in group]
@@ -87,26 +101,43 @@ def rollout(
     return [Group(p, tuple(talk.rollout() for talk in group)) for p, group in zip(prompts, groups, strict=True)]
 
 
+def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], max_context: int | None) -> None:
+    for prompt, ids in zip(prompts, contexts, strict=True):
+        if max_context is not None and len(ids) >= max_context:
+            raise DataError(
+                f"prompt {prompt.id}: has {len(ids)} tokens, which leaves no room to answer in the model's {max_context}; shorten"
+                " it, or leave it out"
+            )
+
+
+def _open_tools(talk: _Conversation, task: Task) -> None:
+    """Fresh tools for a conversation; what keeps them from opening is not the model's fault."""
+    try:
+        talk.tools = task.open_tools(talk.prompt)
+    except CascadeError:
+        raise
+    except Exception as error:  # the boundary that classifies failures: a task may be anyone's code
+        talk.failure = f"tools did not open: {type(error).__name__}: {error}"
+
+
 def _advance(
     live: list[_Conversation], sampler: Sampler, renderer: Renderer, tasks: Mapping[str, Task], params: SamplingParams
 ) -> list[_Conversation]:
     """One more turn for every conversation that called tools and still may; gives those that got one."""
-    calling = [
-        talk
-        for talk in live
-        if talk.tools is not None
-        and talk.messages[-1].tool_calls
-        and talk.turns[-1].finish == "stop"
-        and len(talk.turns) < tasks[talk.prompt.task].max_turns
-        and talk.num_sampled < params.max_new_tokens
-    ]
-    if not calling:
-        return []
-    run_async(_answer_calls(calling))
+    calling = [talk for talk in live if talk.calls and len(talk.turns) < tasks[talk.prompt.task].max_turns]
+    for talk in calling:
+        talk.cut = talk.num_sampled >= params.max_new_tokens
+    calling = [talk for talk in calling if not talk.cut]
+    if calling:
+        run_async(_answer_calls(calling))
     calling = [talk for talk in calling if not talk.failure]
     for talk in calling:
-        results = _trailing_tool_messages(talk.messages)
-        talk.ids.extend(renderer.extend(results, talk.prompt.thinking))
+        results = renderer.extend(_trailing_tool_messages(talk.messages), talk.prompt.thinking)
+        talk.cut = renderer.max_context is not None and len(talk.ids) + len(results) >= renderer.max_context
+        talk.ids.extend([] if talk.cut else results)
+    calling = [talk for talk in calling if not talk.cut]
+    if not calling:
+        return []
     turns = sampler.sample(
         [talk.ids for talk in calling],
         1,
@@ -157,8 +188,9 @@ def grade_all(groups: Sequence[Group], tasks: Mapping[str, Task]) -> list[Group]
     """The same groups with one reward for each rollout, in order; closes the rollouts' tools."""
 
     async def grade_groups() -> list[list[Reward]]:
+        turns = asyncio.Semaphore(MAX_VERDICTS_AT_ONCE)
         return await asyncio.gather(
-            *(asyncio.gather(*(_grade(tasks[group.prompt.task], r) for r in group.rollouts)) for group in groups)
+            *(asyncio.gather(*(_grade(tasks[group.prompt.task], r, turns) for r in group.rollouts)) for group in groups)
         )
 
     graded = []
@@ -168,21 +200,38 @@ def grade_all(groups: Sequence[Group], tasks: Mapping[str, Task]) -> list[Group]
     return graded
 
 
-async def _grade(task: Task, rollout: Rollout) -> Reward:
+async def _grade(task: Task, rollout: Rollout, turns: asyncio.Semaphore) -> Reward:
+    async with turns:
+        try:
+            return await _verdict(task, rollout)
+        finally:
+            await _close(rollout)
+
+
+async def _verdict(task: Task, rollout: Rollout) -> Reward:
     """A task's verdict on one rollout; whatever keeps it from one makes the rollout unscored, never 0 (invariant 4)."""
+    if rollout.failure:
+        return Reward(None, why=rollout.failure)
     try:
-        if rollout.failure:
-            return Reward(None, why=rollout.failure)
         reward = await asyncio.wait_for(task.grade(rollout, rollout.tools), GRADE_TIMEOUT_S)
-        if not isinstance(reward, Reward):
-            raise CascadeError(f'task "{task.name}": grade() gave {type(reward).__name__}; it must give a Reward')
-        return reward
     except TimeoutError:
         return Reward(None, why=f"no verdict in {GRADE_TIMEOUT_S:g} s")
+    except ToolError as error:  # of a tool that the grader called, not of the model
+        return Reward(None, why=f"grader's tool call failed: {error}")
     except CascadeError:
         raise
     except Exception as error:  # the boundary that classifies failures: a grader may be anyone's code
         return Reward(None, why=f"grader crashed: {type(error).__name__}: {error}")
-    finally:
-        if rollout.tools is not None:
-            await rollout.tools.close()
+    if not isinstance(reward, Reward):
+        raise CascadeError(f'task "{task.name}": grade() gave {type(reward).__name__}; it must give a Reward')
+    return reward
+
+
+async def _close(rollout: Rollout) -> None:
+    """Tools that do not close cost neither the verdict nor the run."""
+    if rollout.tools is None:
+        return
+    try:
+        await asyncio.wait_for(rollout.tools.close(), TOOL_TIMEOUT_S)
+    except Exception as error:  # a tool may be anyone's code
+        log.warning("prompt %s: tools did not close: %s: %s", rollout.prompt.id, type(error).__name__, error)

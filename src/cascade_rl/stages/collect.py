@@ -39,47 +39,65 @@ class Collector:
 
     def collect(self, step: int) -> Collected:
         """Rollouts of step `step` (counted from 0). Raises RunError when no group has signal, or too many are unscored."""
-        stage, seen, kept = self.stage, [], []
+        stage, ctx, graded, seen, kept = self.stage, self.ctx, [], [], []
         for refill in range(1 + (stage.max_refills if stage.dynamic_filtering else 0)):
             wanted = stage.prompts_per_step - len(kept)
             if not wanted:
                 break
-            seed = derive_seed(self.ctx.seed, "rollout", step, refill)
-            groups = rollout(
-                self.sampler, self.ctx.renderer, self.ctx.tasks, self.feed.take(wanted), stage.group_size, stage.sampling(), seed
-            )
-            groups = [overlong(group, stage.overlong) for group in grade_all(groups, self.ctx.tasks)]
+            prompts, seed = self.feed.take(wanted), derive_seed(ctx.seed, "rollout", step, refill)
+            with ctx.timed("sampling"):
+                groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
+            with ctx.timed("grading"):
+                groups = grade_all(groups, ctx.tasks)
+            graded += groups
+            self._check_unscored(graded, step)
+            groups = [overlong(group, stage.overlong) for group in groups]
             seen += groups
             kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
-        self._check(seen, kept, step)
+        self._check_signal(seen, kept, step)
         shaped = [soft_overlong(group, stage.max_new_tokens, stage.soft_overlong_tokens) for group in kept]
         metrics = {**tally(seen), "groups_sampled": len(seen), "groups_kept": len(kept)}
         return Collected(shaped, metrics, sum(r.num_sampled for group in seen for r in group.rollouts))
 
-    def _check(self, seen: Sequence[Group], kept: Sequence[Group], step: int) -> None:
-        rewards = [reward for group in seen for reward in group.rewards]
+    def _check_unscored(self, groups: Sequence[Group], step: int) -> None:
+        """Of what graders said: a rollout that is masked for its length was not without a verdict."""
+        rewards = [reward for group in groups for reward in group.rewards]
         unscored = [reward for reward in rewards if reward.value is None]
         if len(unscored) > self.stage.max_unscored * len(rewards):
             raise RunError(
                 f'stage "{self.stage.name}": step {step + 1}: {len(unscored)} of {len(rewards)} rollouts are unscored, above'
                 f" max_unscored = {self.stage.max_unscored:g}; the first: {unscored[0].why}"
             )
-        if not kept:
-            shares = ", ".join(
-                f"{task} (all right {told['solve_all']:.0%}, all wrong {told['solve_none']:.0%})"
-                for task, told in by_task(seen).items()
-            )
-            raise RunError(
-                f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares};'
-                f" choose harder or easier prompts, more rollouts a prompt, or end the stage before this step"
-            )
+
+    def _check_signal(self, seen: Sequence[Group], kept: Sequence[Group], step: int) -> None:
+        if kept:
+            return
+        shares = ", ".join(
+            f"{task} (all right {told['solve_all']:.0%}, all wrong {told['solve_none']:.0%}, cut {told['truncated']:.0%})"
+            for task, told in by_task(seen).items()
+        )
+        raise RunError(
+            f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares};'
+            f" choose harder or easier prompts, more rollouts a prompt, or end the stage before this step"
+        )
+
+
+MASKED = "cut at the token budget: masked"
 
 
 def overlong(group: Group, choice: str) -> Group:
-    """Rollouts cut at their token budget: reward 0 ("zero", the paper's penalty), or left out as unscored ("mask")."""
-    cut = Reward(0.0, why="cut at the token budget") if choice == "zero" else Reward(None, why="cut at the token budget: masked")
+    """Rollouts cut at their token budget: reward 0 ("zero", the paper's penalty), or left out like unscored ones ("mask").
+
+    A reward below 0 stays: being cut must never be better than being wrong.
+    """
+
+    def cut(reward: Reward) -> Reward:
+        if choice == "mask":
+            return Reward(None, why=MASKED)
+        return Reward(min(0.0, reward.value or 0.0), why="cut at the token budget")
+
     rewards = tuple(
-        cut if rollout.finish == "length" and reward.value is not None else reward
+        cut(reward) if rollout.finish == "length" and reward.value is not None else reward
         for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
     )
     return dataclasses.replace(group, rewards=rewards)
@@ -114,11 +132,12 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = [reward.value for group in groups for reward in group.rewards]
     scored = [value for value in rewards if value is not None]
+    unscored = [reward for group in groups for reward in group.rewards if reward.value is None and reward.why != MASKED]
     values = [[reward.value for reward in group.rewards if reward.value is not None] for group in groups]
     told = {
         "solve_all": fmean(bool(v) and min(v) >= 1 for v in values),
         "solve_none": fmean(bool(v) and max(v) <= 0 for v in values),
-        "unscored": 1 - len(scored) / len(rewards),
+        "unscored": len(unscored) / len(rewards),
         "truncated": fmean(rollout.finish == "length" for rollout in rollouts),
         "format_errors": fmean(rollout.format_errors > 0 for rollout in rollouts),
         "mean_tokens": fmean(rollout.num_sampled for rollout in rollouts),

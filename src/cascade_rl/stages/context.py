@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class StageContext:
     notes: list[str] = field(default_factory=list)
     _logs: dict[str, Log] = field(default_factory=dict)
     _clock: float = 0.0
+    _seconds: dict[str, float] = field(default_factory=dict)
 
     # --- data -----------------------------------------------------------------------------------------------------------------
 
@@ -103,11 +105,22 @@ class StageContext:
         return {"metrics": self.dir.metrics, "timing": self.dir.timing, "rollouts": self.dir.rollouts}
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """One line a step: `values` must be a function of recipe and data alone; the wall time goes to its own file."""
+        """One line a step: `values` must be a function of recipe and data alone; wall times go to their own file."""
         self._logs["metrics"].write({"step": step, **values})
         now = time.perf_counter()
-        self._logs["timing"].write({"step": step, "seconds": round(now - self._clock, 4)})
+        parts = {f"{part}_s": round(seconds, 4) for part, seconds in self._seconds.items()}
+        self._logs["timing"].write({"step": step, "seconds": round(now - self._clock, 4), **parts})
         self._clock = now
+        self._seconds.clear()
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Counts the wall time of its block to `part` of the running step: "sampling" becomes `sampling_s` in timing.jsonl."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begin
 
     def log_rollouts(
         self, step: int, groups: Sequence[Group], advantages: Callable[[Sequence[float | None]], Sequence[Any]]

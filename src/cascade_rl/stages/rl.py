@@ -154,9 +154,11 @@ class RL:
             for step in range(first, self.steps):
                 batch = collector.collect(step)
                 samples = to_samples(batch.groups, ADVANTAGES[self.advantage])
-                stats = self._update(policy, optim, start, samples, step)
+                with ctx.timed("training"):
+                    stats = self._update(policy, optim, start, samples, step)
                 verdict = self._on_policy(stats, batch, step, _name(policy))
-                sampler.load(policy.weights(), version=step + 1)
+                with ctx.timed("sync"):
+                    sampler.load(policy.weights(), version=step + 1)
                 ctx.log(step + 1, {**batch.metrics, **_figures(stats), "on_policy": verdict, "learning_rate": self._lr(step)})
                 if self.rollouts_every and step % self.rollouts_every == 0:
                     ctx.log_rollouts(step + 1, batch.groups, ADVANTAGES[self.advantage])
