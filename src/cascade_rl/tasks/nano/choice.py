@@ -170,10 +170,16 @@ class ChoiceTask(NanoTask):
 
 
 def _options(rng: random.Random, result: int, tempting: set[int], num: int) -> list[int]:
-    """The result among wrong values: some that a wrong formula gives, the others near it."""
-    near = {result + step for step in (-3, -2, -1, 1, 2, 3, 10)}
-    wrong = rng.sample(sorted(value for value in tempting if value >= 0 and value != result), 1)
-    others = sorted(value for value in near if value >= 0 and value not in (result, *wrong))
+    """The result among wrong values: one that a wrong formula gives, the others near it.
+
+    None ends in the result's last digit: a small model finds an option by the digit before its letter.
+    """
+
+    def can_stand(value: int) -> bool:
+        return value >= 0 and value % 10 != result % 10
+
+    wrong = rng.sample(sorted(filter(can_stand, tempting)) or [result + 1], 1)
+    others = sorted(value for value in range(result - 3, result + 4) if can_stand(value) and value not in wrong)
     options = [result, *wrong, *rng.sample(others, num - 2)]
     rng.shuffle(options)
     return options

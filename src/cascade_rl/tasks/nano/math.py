@@ -46,8 +46,8 @@ class MathTask(NanoTask):
     word problems. two_step_share: the share of those that take two steps.
     """
 
-    max_number: int = 29
-    max_factor: int = 6
+    max_number: int = 19
+    max_factor: int = 5
     word_share: float = 0.6
     two_step_share: float = 0.4
 
