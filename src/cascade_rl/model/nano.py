@@ -102,9 +102,9 @@ def make_nano(folder: Path, texts: Iterable[str], config: NanoConfig | None = No
 @torch.no_grad()
 def _scale_residuals(model: Qwen3ForCausalLM) -> None:
     """Divides what each block adds to the residual stream by sqrt(2 layers), as GPT-2 does (Radford et al., 2019, section 2.3)."""
-    for layer in model.model.layers:
-        for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
-            linear.weight /= math.sqrt(2 * len(model.model.layers))
+    for name, weight in model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight /= math.sqrt(2 * model.config.num_hidden_layers)
 
 
 @torch.no_grad()
@@ -122,18 +122,19 @@ def _look_back(model: Qwen3ForCausalLM, config: NanoConfig) -> None:
     half = config.head_dim // 2
     theta = config.rope_theta ** (-torch.arange(half) / half)
     u = torch.tensor(_LOOKBACK_PROFILE + (0.0,) * half)[:half]
-    attention = model.model.layers[0].self_attn
+    weights = dict(model.named_parameters())
     if config.lookback_heads:
-        model.model.embed_tokens.weight[:, 0] = _LOOKBACK_CONSTANT
+        weights["model.embed_tokens.weight"][:, 0] = _LOOKBACK_CONSTANT
     for head in range(config.lookback_heads):
         rows = slice(head * config.head_dim, (head + 1) * config.head_dim)
         turn = theta * (head + 1)
-        for linear, column in (
-            (attention.q_proj, torch.cat([u, torch.zeros(half)])),
-            (attention.k_proj, torch.cat([u * turn.cos(), u * turn.sin()])),
+        for name, column in (
+            ("q_proj", torch.cat([u, torch.zeros(half)])),
+            ("k_proj", torch.cat([u * turn.cos(), u * turn.sin()])),
         ):
-            linear.weight[rows] *= _LOOKBACK_CONTENT
-            linear.weight[rows, 0] = column
+            weight = weights[f"model.layers.0.self_attn.{name}.weight"]
+            weight[rows] *= _LOOKBACK_CONTENT
+            weight[rows, 0] = column
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = MAX_VOCAB, max_context: int = 32768) -> PreTrainedTokenizerFast:
