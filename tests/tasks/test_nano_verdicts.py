@@ -116,6 +116,8 @@ def test_choices_are_different_ones_with_one_right() -> None:
         options = prompt.messages[0].content.rpartition("\n")[2].split(", ")
         assert [option[-1] for option in options] == list("ABC")
         assert len({option[:-2] for option in options}) == 3
+        digits = [option[-3] for option in options]
+        assert digits.count(digits["ABC".index(prompt.reference)]) == 1, "the last digit alone finds the right option"
         thinking = prompt.gold[0].thinking
         assert thinking is not None
         assert thinking.endswith(f" {options['ABC'.index(prompt.reference)]}.")
