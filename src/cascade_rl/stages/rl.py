@@ -10,6 +10,7 @@ from cascade_rl.algo.samples import to_samples
 from cascade_rl.errors import RunError
 from cascade_rl.records import Sample, SamplingParams
 from cascade_rl.stages.collect import Collected, Collector
+from cascade_rl.stages.limits import check_finite, check_optimizer
 
 if TYPE_CHECKING:
     from cascade_rl.algo.policy_loss import PolicyLoss
@@ -30,6 +31,7 @@ class TaskShare:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if not self.weight > 0:
             raise ValueError(f"weight {self.weight} must be more than 0; leave the task out to drop it")
 
@@ -92,9 +94,10 @@ class RL:
     rollouts_every: int = 10
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if not self.tasks:
             raise ValueError('needs tasks = [{ task = "NAME" }, ...]')
-        for key in ("steps", "prompts_per_step", "updates_per_batch", "microbatch_tokens"):
+        for key in ("steps", "prompts_per_step", "max_new_tokens", "updates_per_batch", "microbatch_tokens"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} = {getattr(self, key)} must be at least 1")
         if self.group_size < 2:
@@ -103,7 +106,9 @@ class RL:
             )
         if not self.temperature > 0:
             raise ValueError(f"temperature {self.temperature} must be more than 0: greedy rollouts of one prompt are all alike")
-        for key in ("kl", "max_refills", "soft_overlong_tokens", "max_gap", "warmup_steps", "save_every", "rollouts_every"):
+        for key in (
+            "clip_low", "clip_high", "kl", "max_refills", "soft_overlong_tokens", "max_gap", "save_every", "rollouts_every",
+        ):  # fmt: skip
             if getattr(self, key) < 0:
                 raise ValueError(f"{key} = {getattr(self, key)} must be 0 or more")
         if not 0 <= self.max_unscored <= 1:
@@ -116,6 +121,7 @@ class RL:
             raise ValueError(f"importance bounds ({self.importance_low}, {self.importance_high}) must have 1 between them")
         if self.prompts_per_step * self.group_size < self.updates_per_batch:
             raise ValueError(f"updates_per_batch = {self.updates_per_batch} is more than the rollouts of a step")
+        check_optimizer(self, self.steps)
         self.sampling()
 
     def task_names(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import DataError
 from cascade_rl.records import Sample
+from cascade_rl.stages.limits import check_finite, check_optimizer
 
 if TYPE_CHECKING:
     from cascade_rl.stages.context import StageContext
@@ -23,6 +24,7 @@ class Source:
     num: int = 0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if bool(self.task) == bool(self.rows):
             raise ValueError('a source needs either task = "NAME" or rows = "PATH", and not both')
         if not self.weight > 0:
@@ -75,16 +77,17 @@ class SFT:
     save_every: int = 100
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if not self.data:
             raise ValueError('needs data = [{ task = "NAME" }, ...] or [{ rows = "PATH" }, ...]')
         for key in ("steps", "batch_size", "pack_tokens", "microbatch_tokens"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} = {getattr(self, key)} must be at least 1")
-        for key in ("warmup_steps", "horizon_steps", "save_every", "min_learning_rate", "weight_decay", "max_grad_norm"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"{key} = {getattr(self, key)} must be 0 or more")
-        if not self.learning_rate > 0 or self.min_learning_rate > self.learning_rate:
-            raise ValueError(f"learning_rate {self.learning_rate} must be positive and at least min_learning_rate")
+        if self.save_every < 0:
+            raise ValueError(f"save_every = {self.save_every} must be 0 or more")
+        if self.horizon_steps and self.horizon_steps < self.steps:
+            raise ValueError(f"horizon_steps = {self.horizon_steps} must be 0 (steps = {self.steps}) or at least steps")
+        check_optimizer(self, self.horizon_steps or self.steps)
 
     def task_names(self) -> tuple[str, ...]:
         return tuple(source.task for source in self.data if source.task)

@@ -1,0 +1,36 @@
+"""Limits that the settings of every stage keep; each check raises ValueError with the key, its value and what it must be."""
+
+import dataclasses
+import math
+from typing import Any
+
+
+def check_finite(config: Any) -> None:
+    """No float of a frozen config, alone or in a tuple, is infinite or not a number."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{field.name} = {value} must be finite")
+
+
+def check_optimizer(config: Any, horizon_steps: int) -> None:
+    """What a learning-rate schedule over `horizon_steps` and AdamW can work with, in the keys that all stages share."""
+    for key in ("min_learning_rate", "warmup_steps", "weight_decay", "max_grad_norm"):
+        if getattr(config, key) < 0:
+            raise ValueError(f"{key} = {getattr(config, key)} must be 0 or more")
+    if not config.learning_rate > 0:
+        raise ValueError(f"learning_rate = {config.learning_rate} must be more than 0")
+    if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:
+        raise ValueError(
+            f"learning_rate = {config.learning_rate} is less than min_learning_rate = {config.min_learning_rate}, where the"
+            f" schedule ends; set min_learning_rate to at most {config.learning_rate}"
+        )
+    if config.warmup_steps > horizon_steps:
+        raise ValueError(
+            f"warmup_steps = {config.warmup_steps} is more than the {horizon_steps} steps of the schedule, so learning_rate"
+            f" would never be reached; set warmup_steps to at most {horizon_steps}"
+        )
+    for beta in config.betas:
+        if not 0 <= beta < 1:
+            raise ValueError(f"betas = {config.betas}: each must be in [0, 1)")

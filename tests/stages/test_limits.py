@@ -1,0 +1,70 @@
+"""Settings that no stage can train with are refused before anything starts, by the key's own name."""
+
+import math
+from typing import Any
+
+import pytest
+
+from cascade_rl.stages.rl import RL, TaskShare
+from cascade_rl.stages.sft import SFT, Source
+
+SFT_DATA: dict[str, Any] = {"data": (Source(rows="rows.jsonl"),)}
+RL_TASKS: dict[str, Any] = {"tasks": (TaskShare("nano.math"),)}
+
+
+def floats(stage: Any) -> list[str]:
+    return [name for name, value in vars(stage).items() if isinstance(value, float)]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_every_float_is_finite(value: float) -> None:
+    for cls, needed in ((SFT, SFT_DATA), (RL, RL_TASKS)):
+        for key in floats(cls(**needed)):
+            with pytest.raises(ValueError, match=f"^{key} = .* must be finite"):
+                cls(**needed, **{key: value})
+        with pytest.raises(ValueError, match=r"^betas"):
+            cls(**needed, betas=(0.9, value))
+    with pytest.raises(ValueError, match=r"^weight"):
+        Source(task="nano.math", weight=value)
+    with pytest.raises(ValueError, match=r"^weight"):
+        TaskShare("nano.math", weight=value)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"learning_rate": 0.0}, "learning_rate = 0.0 must be more than 0"),
+        ({"learning_rate": 1e-6, "min_learning_rate": 5e-6, "schedule": "cosine"}, "1e-06 .* 5e-06, .* set min_learning_rate"),
+        ({"min_learning_rate": -1.0}, "min_learning_rate = -1.0"),
+        ({"weight_decay": -1.0}, "weight_decay = -1.0"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm = -1.0"),
+        ({"steps": 5, "warmup_steps": 6}, "warmup_steps = 6 is more than the 5 steps"),
+        ({"betas": (0.9, 1.0)}, r"betas = \(0.9, 1.0\)"),
+        ({"betas": (-0.1, 0.9)}, "betas"),
+    ],
+)
+def test_both_stages_keep_the_optimizers_limits(changes: dict[str, Any], message: str) -> None:
+    for cls, needed in ((SFT, SFT_DATA), (RL, RL_TASKS)):
+        with pytest.raises(ValueError, match=message):
+            cls(**needed, **changes)
+
+
+@pytest.mark.parametrize("key", ["clip_low", "clip_high", "kl", "max_gap"])
+def test_rl_keeps_its_own_limits(key: str) -> None:
+    with pytest.raises(ValueError, match=f"^{key} = -0.1 must be 0 or more"):
+        RL(**RL_TASKS, **{key: -0.1})
+
+
+def test_no_tokens_to_sample_says_so() -> None:
+    with pytest.raises(ValueError, match=r"^max_new_tokens = 0 must be at least 1"):
+        RL(**RL_TASKS, max_new_tokens=0)
+
+
+def test_a_horizon_is_none_or_as_long_as_training() -> None:
+    assert SFT(**SFT_DATA, steps=5, horizon_steps=10, warmup_steps=7).horizon_steps == 10
+    with pytest.raises(ValueError, match="horizon_steps = 4"):
+        SFT(**SFT_DATA, steps=5, horizon_steps=4)
+
+
+def test_a_constant_rate_has_no_floor() -> None:
+    assert SFT(**SFT_DATA, learning_rate=1e-6, schedule="constant").learning_rate == 1e-6
