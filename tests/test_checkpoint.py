@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cascade_rl.checkpoint import State, drop_state, load_state, save_state
-from cascade_rl.run import StageDir, sweep_temporary
+from cascade_rl.run import RunDir, StageDir
 
 
 def state(step: int) -> State:
@@ -47,8 +47,13 @@ def test_the_latest_is_the_one_with_the_most_steps(tmp_path: Path) -> None:
 
 
 def test_a_half_written_state_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = StageDir(tmp_path)
+    run = RunDir(tmp_path)
+    place = run.stage(1, "sft", "0" * 8)
     save_state(place, state(2))
+    foreign = [tmp_path / ".notes.tmp", tmp_path / "home" / ".draft.tmp"]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("precious")
 
     def dies(*args: object) -> None:
         raise KeyboardInterrupt
@@ -59,5 +64,6 @@ def test_a_half_written_state_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     told = load_state(place)
     assert told is not None
     assert told.step == 2
-    sweep_temporary(tmp_path)
+    run.sweep()
+    assert all(path.exists() for path in foreign), "a run folder may hold what is not the run's"
     assert [folder.name for folder in place.state.iterdir()] == ["step-000002"]

@@ -166,6 +166,71 @@ def test_from_and_only(recipe_file: Path, finished: Path, tmp_path: Path) -> Non
     assert names == ["01-first-", "old1-01-f"]  # nothing is lost
 
 
+def test_from_makes_all_later_stages_new_even_when_it_stops_there(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run, recipe = tmp_path / "run", load_recipe(recipe_file)
+    shutil.copytree(finished, run)
+    run_recipe(recipe, run, start_from="first", only="first", say=lambda text: None)
+    assert [item.outlook for item in make_plan(recipe, run)] == ["done", "run"], "the second came of the first's old weights"
+    run_recipe(recipe, run, say=lambda text: None)
+    again = {name: content for name, content in results(run).items() if "/old" not in name}
+    whole = results(finished)
+    rows = [sorted(json.loads(told.pop("matrix.json"))["rows"], key=str) for told in (again, whole)]
+    assert rows[0] == rows[1], "rows that left the matrix with their stage are back"
+    assert again == whole
+
+
+def test_other_weights_get_rows_of_their_own(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run, recipe = tmp_path / "run", load_recipe(recipe_file)
+    shutil.copytree(finished, run)
+    told = json.loads((run / "matrix.json").read_text())
+    for row in told["rows"]:
+        row["mean"] = 77.0
+    (run / "matrix.json").write_text(json.dumps(told))
+    (second,) = (run / "stages").glob("02-second-*")
+    shutil.rmtree(second / "checkpoint")
+    shutil.copytree(load_recipe(recipe_file).model.source, second / "checkpoint")
+    run_recipe(recipe, run, say=lambda text: None)
+    means = {row["stage"]: row["mean"] for row in json.loads((run / "matrix.json").read_text())["rows"]}
+    assert means["first"] == 77.0, "recorded"
+    assert means["second"] != 77.0, "a row belongs to weights, not to the name of their folder"
+
+
+def test_rows_lost_with_the_matrix_are_made_again(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "matrix.json").unlink()
+    run_recipe(load_recipe(recipe_file), run, say=lambda text: None)
+    told = [sorted(json.loads((place / "matrix.json").read_text())["rows"], key=str) for place in (run, finished)]
+    assert told[0] == told[1]
+
+
+def test_a_data_file_belongs_to_the_fingerprint(recipe_file: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    recipe = f"""
+name = "rows"
+[model]
+source = "{load_recipe(recipe_file).model.source}"
+[tasks.own]
+kind = "rows"
+path = "{rows}"
+reward = "tests.test_pipeline:full_marks"
+[[stage]]
+kind = "rl"
+name = "rl"
+tasks = [{{ task = "own" }}]
+"""
+    (tmp_path / "recipe.toml").write_text(recipe)
+    fingerprints = set()
+    for text in ("one", "two", "two"):
+        rows.write_text(json.dumps({"prompt": text}) + "\n")
+        fingerprints.add(make_plan(load_recipe(tmp_path / "recipe.toml"), tmp_path / "run")[0].fingerprint)
+    assert len(fingerprints) == 2
+
+
+def full_marks(completions: list[str], **columns: object) -> list[float]:
+    return [1.0] * len(completions)
+
+
 def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
     """The dev scores of the second stage are replaced by zeros, those of the first by ones."""
     run = tmp_path / "run"

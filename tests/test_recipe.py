@@ -156,7 +156,7 @@ def test_editing_a_stage_changes_its_fingerprint_and_later_ones_only(tmp_path: P
 def test_the_content_of_a_rows_file_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     text = GOOD.replace('task = "sums"', f'rows = "{rows}"')
-    with pytest.raises(RecipeError, match="do not exist"):
+    with pytest.raises(RecipeError, match="does not exist"):
         resolved(load(tmp_path, text))
     rows.write_text('{"prompt": "a", "completion": "b"}\n')
     first = resolved(load(tmp_path, text))["stages"][0]["fingerprint"]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.records import Split
-from cascade_rl.run import RunDir, StageDir, read_json, sweep_temporary, write_json
+from cascade_rl.run import RunDir, StageDir, read_json, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.rl import RL
 
@@ -61,7 +61,8 @@ def start_fingerprint(recipe: Recipe) -> str:
 def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
     settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
     tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
-    files = {path: _file_digest(path, stage.name) for path in stage.files()}
+    paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
+    files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
     return digest({"parent": parent, "stage": settings, "tasks": tasks, "files": files})
 
 
@@ -76,7 +77,7 @@ def _file_digest(path: str, stage: str) -> str:
                 told.update(hashlib.file_digest(handle, "sha256").digest())
         return told.hexdigest()[:16]
     if place.is_absolute() or place.suffix or path.startswith((".", "~")):
-        raise RecipeError(f'stage "{stage}": rows {path} do not exist; a relative path starts at the folder you run from')
+        raise RecipeError(f'stage "{stage}": {path} does not exist; a relative path starts at the folder you run from')
     return path
 
 
@@ -125,7 +126,9 @@ def run_recipe(
     _check_data(recipe)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
-        sweep_temporary(root)
+        run.sweep()
+        if start_from:
+            _forget(make_plan(recipe, root, start_from))
         write_json(run.recipe, resolved(recipe))
         walk = _Walk(recipe, run, plan, stop, say, how_to_go_on)
         walk.all_stages(start_from)
@@ -202,7 +205,7 @@ class _Walk:
         self.start = resolve(self.recipe.model.source, corpus)
         self.renderer = load_renderer(load_tokenizer(self.start), self.recipe.render)
         self.suite = Suite(
-            self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed
+            self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
         names = [self.start_name, *(item.checkpoint_name for item in self.plan)]
@@ -297,6 +300,13 @@ class _Walk:
                 print_matrix(matrix, split)
         build(self.run.root)
         self.say(f"report: {self.run.report}")
+
+
+def _forget(plan: Sequence[Planned]) -> None:
+    """Sets aside every stage that is to run again, the last one too: what came of an older parent must not count as done later."""
+    for item in plan:
+        if item.outlook == "run" and item.dir.root.exists():
+            _set_aside(item.dir)
 
 
 def _set_aside(stage: StageDir) -> None:

@@ -36,8 +36,10 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise RunError(f"{path}: not JSON ({error}); the file was changed or damaged from outside") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(
+            f"{path}: not JSON ({error}); the file was changed or damaged from outside; restore it, or delete it to have it made anew"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -61,12 +63,6 @@ def folder_atomic(path: Path) -> Iterator[Path]:
         shutil.rmtree(path)
     os.replace(temp, path)
     _sync_folder(path.parent)
-
-
-def sweep_temporary(folder: Path) -> None:
-    """Remove what a killed process left half-written anywhere below `folder`; only under the run's lock."""
-    for left in list(folder.rglob(".*.tmp")):
-        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -142,6 +138,14 @@ class RunDir:
     @property
     def report(self) -> Path:
         return self.root / "report.html"
+
+    def sweep(self) -> None:
+        """Removes what a killed process left half-written; only under the run's lock, and only where a run writes."""
+        written = (self.recipe, self.matrix, self.report)
+        left = [file for path in written for file in self.root.glob(f".{path.name}.*.tmp")]
+        left += [file for folder in (self.root / "stages", self.evals) for file in folder.rglob(".*.tmp")]
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def stage(self, index: int, name: str, fingerprint: str) -> StageDir:
         return StageDir(self.root / "stages" / f"{index:02d}-{name}-{fingerprint}")

@@ -70,11 +70,13 @@ class Suite:
     run: RunDir
     dtype: str
     seed: int
+    say: Callable[[str], None] = print
 
-    def fingerprint(self, task: str, split: Split) -> str:
-        """Of everything a cell of the matrix depends on besides the weights."""
+    def fingerprint(self, model: str, task: str, split: Split) -> str:
+        """Of everything a cell of the matrix depends on: the model's own fingerprint, the settings, and the prompts as they are now."""
         settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start", "on_regression")}
-        told = [settings, self.config.num_prompts(split), self.dtype, self.seed, task, repr(self.tasks[task])]
+        prompts = [[prompt.id, repr(prompt.messages), repr(prompt.reference)] for prompt in self.prompts(task, split)]
+        told = [model, settings, prompts, self.dtype, self.seed, task, repr(self.tasks[task])]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def prompts(self, task: str, split: Split) -> Sequence[Prompt]:
@@ -84,10 +86,15 @@ class Suite:
         """Evaluates the checkpoint in `folder` on the tasks not yet recorded; False when `stop` ended it early."""
         if not self.config.num_prompts(split) or not self.config.tasks:
             return True
+        from cascade_rl.model.sources import fingerprint
+
         ledger = self.run.evals / f"{checkpoint}.{split}.done.json"
         recorded = read_json(ledger) if ledger.exists() else {}
-        wanted = {task: self.fingerprint(task, split) for task in self.config.tasks}
-        open_tasks = [task for task in self.config.tasks if recorded.get(task) != wanted[task]]
+        model = fingerprint(folder)
+        wanted = {task: self.fingerprint(model, task, split) for task in self.config.tasks}
+        # The ledger alone is not enough: rows leave the matrix with their stage, and may come back with it.
+        shown = {row.task for row in Matrix.load(self.run.root).rows if (row.checkpoint, row.split) == (checkpoint, split)}
+        open_tasks = [task for task in self.config.tasks if recorded.get(task) != wanted[task] or task not in shown]
         if not open_tasks:
             return True
         from cascade_rl.sample.local import LocalSampler
@@ -102,7 +109,11 @@ class Suite:
                 self._keep_rollouts(groups, stage, checkpoint, task, split)
                 recorded = {**recorded, task: wanted[task]}
                 write_json(ledger, recorded)
-                scores = [reward.value for group in groups for reward in group.rewards if reward.value is not None]
+                rewards = [reward for group in groups for reward in group.rewards]
+                if unscored := [reward for reward in rewards if reward.value is None]:
+                    told = f"{len(unscored)} of {len(rewards)} answers are unscored; the first: {unscored[0].why}"
+                    self.say(f'{stage}: {split}: task "{task}": {told}')
+                scores = [reward.value for reward in rewards if reward.value is not None]
                 tokens = sum(r.num_sampled for group in groups for r in group.rollouts)
                 bar.step(number, {task: sum(scores) / len(scores)} if scores else {}, tokens=tokens)
         return True
