@@ -36,6 +36,10 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
         (["chat", "nosuch"], "holds no model"),
         (["eval", "nosuch", "--tasks", "nano.math"], "holds no model"),
         (["report", "nosuch"], "nosuch"),
+        (["eval", "nosuch", "--tasks", " , "], "names no task"),
+        (["chat", "nosuch", "--temperature", "nan"], "--temperature nan"),
+        (["chat", "nosuch", "--temperature", "-1"], "--temperature -1.0"),
+        (["chat", "nosuch", "--max-new-tokens", "0"], "--max-new-tokens 0"),
     ],
 )
 def test_errors_are_one_line_and_exit_1(
@@ -52,7 +56,7 @@ def test_errors_are_one_line_and_exit_1(
 def test_eval_of_a_model_folder(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     sets = ["eval.test=4", "eval.max_new_tokens=6", "model.dtype=float32"]
-    argv = ["eval", str(model), "--tasks", "nano.math,nano.choice", "--out", str(out), *(w for s in sets for w in ("--set", s))]
+    argv = ["eval", str(model), "--tasks", "nano.math, nano.choice", "--out", str(out), *(w for s in sets for w in ("--set", s))]
     assert main(argv) == 0
     assert "nano.math" in capsys.readouterr().out
     assert (out / "eval" / "tinymodel.test.json").is_file()
@@ -73,6 +77,34 @@ def test_eval_names_a_task_that_lacks_its_file(model: Path, tmp_path: Path, caps
     ]
     assert main(argv) == 1
     assert "none.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (PermissionError(13, "Permission denied", "/locked/x"), "error: cannot read or write /locked/x: Permission denied\n"),
+        (OSError(28, "No space left on device"), "error: No space left on device\n"),
+        (OSError("the disk is gone"), "error: the disk is gone\n"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    error: OSError, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(args: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cascade_rl.cli._report", fail)
+    assert main(["report", "x"]) == 1
+    assert capsys.readouterr().err == message
+
+
+def test_chat_goes_on_after_a_line_that_is_no_text(model: Path) -> None:
+    argv = [sys.executable, "-m", "cascade_rl.cli", "chat", str(model), "--max-new-tokens", "5"]
+    done = subprocess.run(argv, input=b"bad \xff\xfe\n/what\n/quit\n", capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.decode()
+    assert "not valid text" in told
+    assert told.count("/think on|off") == 2, "the next line is read"
 
 
 def test_chat_answers_and_obeys_commands(model: Path) -> None:

@@ -1,6 +1,7 @@
 """The `cascade` command: thin verbs over the rooms below. Nothing heavy is imported before a verb needs it."""
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output left (cascade plan | head)
         sys.stderr.close()
+        return 1
+    except OSError as error:  # no permission, no space, a file where a folder should be
+        what = f"cannot read or write {error.filename}: " if error.filename else ""
+        print(f"error: {what}{error.strerror or error}", file=sys.stderr)
         return 1
 
 
@@ -129,10 +134,13 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _eval(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
     from cascade_rl.pipeline import evaluate_folder
     from cascade_rl.recipe import load_recipe, parse_overrides
 
-    names = [name for name in args.tasks.split(",") if name]
+    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
+    if not names:
+        raise RecipeError(f'--tasks "{args.tasks}" names no task; expected one or more, separated by commas')
     recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("eval", str(args.checkpoint), names, args.set)
     evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
 
@@ -159,9 +167,15 @@ def _audit(args: argparse.Namespace) -> None:
 
 
 def _chat(args: argparse.Namespace) -> None:
-    from cascade_rl.chat import talk
-    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.errors import RecipeError
     from cascade_rl.records import SamplingParams
+
+    if not (math.isfinite(args.temperature) and args.temperature >= 0):
+        raise RecipeError(f"--temperature {args.temperature}: must be 0 (greedy) or more, and finite")
+    if args.max_new_tokens < 1:
+        raise RecipeError(f"--max-new-tokens {args.max_new_tokens}: must be at least 1")
+    from cascade_rl.chat import talk  # torch comes with it: after the checks
+    from cascade_rl.pipeline import find_checkpoint
 
     params = SamplingParams(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
     talk(find_checkpoint(args.checkpoint), params, thinking=not args.no_thinking, system=args.system, seed=args.seed)

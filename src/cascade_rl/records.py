@@ -4,6 +4,7 @@ Words: a *prompt* is what a task asks; a *rollout* is one answer to it, possibly
 prompt; a *sample* is what trains. Token ids are the truth: text is only ever decoded from them, never tokenised again.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -80,8 +81,8 @@ class SamplingParams:
     stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise ValueError(f"sampling: temperature {self.temperature} must be 0 (greedy) or more")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"sampling: temperature {self.temperature} must be 0 (greedy) or more, and finite")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"sampling: top_p {self.top_p} must be in (0, 1]; 1 turns it off")
         if self.top_k < 0:

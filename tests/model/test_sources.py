@@ -289,3 +289,25 @@ def test_gguf_weights_are_renamed_and_rotated_back(monkeypatch):
         "model.norm.weight",
     ]
     assert weights["model.layers.3.self_attn.q_proj.weight"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, 20_000])
+def test_weights_cut_short_name_the_folder_and_the_way_out(tiny, kept):
+    weights = tiny / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=f'"{tiny}": does not load .*download or copy the folder again'):
+        sources.load_model(tiny)
+
+
+def test_a_damaged_model_of_the_cache_is_to_be_deleted(tiny, cache):
+    cached = shutil.copytree(tiny, cache / "nano-1")
+    (cached / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match="delete the folder and run the command again"):
+        sources.load_model(cached)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"model": 3}'])
+def test_a_broken_tokenizer_names_the_folder(tiny, content):
+    (tiny / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match=f'"{tiny}": its tokenizer does not load'):
+        sources.load_tokenizer(tiny)

@@ -117,8 +117,10 @@ def load_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError(f'model folder "{folder}": its tokenizer does not load ({error}); save one beside it') from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a broken file makes the libraries below raise dozens of kinds
+        raise ModelError(_does_not_load(folder, "its tokenizer does not load", error)) from error
     if not tokenizer.is_fast:
         raise ModelError(f'model folder "{folder}": its tokenizer has no tokenizer.json; convert it with transformers')
     return tokenizer
@@ -130,6 +132,7 @@ def load_model(folder: str | Path, dtype: str = "float32") -> "PreTrainedModel":
     dtype: "float32", "bfloat16", "float16", or "auto" (as saved). Weights that the folder lacks would be drawn at random, so they
     are an error. Raises ModelError.
     """
+    import torch
     from transformers import AutoModelForCausalLM
 
     if dtype not in DTYPES:
@@ -139,12 +142,24 @@ def load_model(folder: str | Path, dtype: str = "float32") -> "PreTrainedModel":
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder), dtype=dtype, local_files_only=True, output_loading_info=True
             )
-    except (OSError, ValueError) as error:
-        raise ModelError(f'model folder "{folder}": does not load as a causal language model ({error})') from error
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a broken file makes the libraries below raise dozens of kinds
+        raise ModelError(_does_not_load(folder, "does not load as a causal language model", error)) from error
     model, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ModelError(f'model folder "{folder}": {len(missing)} weights are missing ("{missing[0]}"); save the whole model')
     return model.eval()
+
+
+def _does_not_load(folder: str | Path, what: str, error: Exception) -> str:
+    """The text of an error about a folder that is incomplete, damaged, or of a kind that cannot be used."""
+    reason = " ".join(str(error).split())
+    if not isinstance(error, (OSError, ValueError)):
+        reason = f"{type(error).__name__}: {reason}"
+    cached = Path(folder).resolve().is_relative_to(cache_dir().resolve())
+    again = "delete the folder and run the command again" if cached else "download or copy the folder again"
+    return f'model folder "{folder}": {what} ({reason}); if a file is missing, cut short or damaged, {again}'
 
 
 @contextmanager
