@@ -170,12 +170,30 @@ def test_jsonl_plain_and_compressed(tmp_path):
         (b"[1]\n", r"a\.jsonl:1: a JSON list, expected an object"),
         (b'{"a": 1}\n{"a": "\xff"}\n', r"a\.jsonl:\d+: cannot be read"),
         (b"\n\n", "holds no rows"),
+        (b'{"a": 1}\n{"a": "x\\ud800"}\n', r"a\.jsonl:2: .*\\ud800 is half of a surrogate pair"),
+        (b'{"a": 1}\n{"\\uDC00": 1}\n', r"a\.jsonl:2: .*\\udc00 is half of a surrogate pair"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", r"a\.jsonl:1: .*nested more than 100 deep"),
+        (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}\n", r"a\.jsonl:1: .*nested more than 100 deep"),
     ],
 )
 def test_bad_files_say_where(tmp_path, content, complaint):
     (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=complaint):
         read_rows(tmp_path / "a.jsonl")
+
+
+def test_a_surrogate_pair_and_a_deep_row_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": "\\ud83d\\ude00", "b": ' + "[" * 99 + "]" * 99 + "}\n")
+    assert read_rows(tmp_path / "a.jsonl")[0]["a"] == "😀"
+
+
+def test_json_inside_a_field_keeps_the_same_rules():
+    for arguments in ('{"x": "\\ud800"}', '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"):
+        with pytest.raises(DataError, match=r"here: .*arguments are not JSON"):
+            conversation(call_row({"name": "f", "arguments": arguments}), "here")
+    for row in ({"messages": '[{"role": "\\ud800"}]'}, {"prompt": "a", "completion": '[{"role": "\\ud800"}]'}):
+        with pytest.raises(DataError, match=r'here: "(messages|completion)": .*half of a surrogate pair'):
+            conversation(row, "here")
 
 
 def test_a_truncated_archive_is_an_error(tmp_path):

@@ -22,6 +22,7 @@ Row = dict[str, Any]
 Tool = dict[str, Any]
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+MAX_DEPTH = 100  # of lists and objects in a row; real ones have about ten
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
@@ -82,12 +83,43 @@ def _read_jsonl(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _json_row(line: str, where: str) -> Row:
     try:
-        row = json.loads(line)
+        row = _read_json(line)
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); expected one object a line") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: a JSON {type(row).__name__}, expected an object with named fields")
     return row
+
+
+def _read_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError, also for what cannot be tokenised or is nested beyond all use."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if "\\ud" in text.lower():  # json joins the two halves of a pair; one that is left alone is no character
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ord(error.object[error.start])
+            raise ValueError(
+                f"\\u{half:04x} is half of a surrogate pair and no character; write the pair, or remove it"
+            ) from None
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[str, Row]]:
@@ -186,7 +218,7 @@ def _parts(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], tup
     if has_messages:
         return (), _messages(row["messages"], f'{where}: "messages"')
     if has_pair:
-        prompt, completion = _unpacked(row["prompt"]), _unpacked(row["completion"])
+        prompt, completion = (_unpacked(row[key], f'{where}: "{key}"') for key in ("prompt", "completion"))
         if isinstance(prompt, str) != isinstance(completion, str):
             raise DataError(f'{where}: "prompt" and "completion" must both be texts or both be lists of messages')
         if isinstance(prompt, str):
@@ -202,18 +234,20 @@ def _parts(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], tup
     raise DataError(f'{where}: expected the field "messages", or "prompt" and "completion"; it has {keys}; {hint}')
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked(value: Any, where: str) -> Any:
     """A list of messages that was stored as JSON text, read; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith('[{"'):
         try:
-            return json.loads(value)
-        except ValueError:
+            return _read_json(value)
+        except json.JSONDecodeError:
             return value
+        except ValueError as error:
+            raise DataError(f"{where}: {error}") from error
     return value
 
 
 def _messages(value: Any, where: str) -> tuple[Message, ...]:
-    value = _unpacked(value)
+    value = _unpacked(value, where)
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise DataError(f"{where} is {_short(value)}, expected a list of messages with at least one in it")
     return tuple(_message(entry, f"{where}[{i}]") for i, entry in enumerate(value))
@@ -288,7 +322,7 @@ def _call(entry: Any, where: str) -> ToolCall:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
+            arguments = _read_json(arguments or "{}")
         except ValueError as error:
             raise DataError(f"{where}: arguments are not JSON ({error}); expected an object") from error
     arguments = {} if arguments is None else arguments
@@ -301,7 +335,7 @@ def _tools(value: Any, where: str) -> tuple[Tool, ...]:
     """Schemas in the OpenAI layout, from a list of them or of bare function objects, or the JSON text of such a list."""
     if isinstance(value, str):
         try:
-            value = json.loads(value or "[]")
+            value = _read_json(value or "[]")
         except ValueError as error:
             raise DataError(f'{where}: "tools" is text but not JSON ({error}); expected a list of function schemas') from error
     if value is None:
@@ -320,7 +354,7 @@ def _tools(value: Any, where: str) -> tuple[Tool, ...]:
 
 def _json_object(entry: Any) -> Any:
     try:
-        return json.loads(entry) if isinstance(entry, str) else entry
+        return _read_json(entry) if isinstance(entry, str) else entry
     except ValueError:
         return entry
 
