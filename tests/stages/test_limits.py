@@ -38,7 +38,7 @@ def test_every_float_is_finite(value: float) -> None:
         ({"min_learning_rate": -1.0}, "min_learning_rate = -1.0"),
         ({"weight_decay": -1.0}, "weight_decay = -1.0"),
         ({"max_grad_norm": -1.0}, "max_grad_norm = -1.0"),
-        ({"steps": 5, "warmup_steps": 6}, "warmup_steps = 6 is more than the 5 steps"),
+        ({"warmup_steps": -1}, "warmup_steps = -1"),
         ({"betas": (0.9, 1.0)}, r"betas = \(0.9, 1.0\)"),
         ({"betas": (-0.1, 0.9)}, "betas"),
     ],

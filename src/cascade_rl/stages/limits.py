@@ -14,8 +14,8 @@ def check_finite(config: Any) -> None:
                 raise ValueError(f"{field.name} = {value} must be finite")
 
 
-def check_optimizer(config: Any, horizon_steps: int) -> None:
-    """What a learning-rate schedule over `horizon_steps` and AdamW can work with, in the keys that all stages share."""
+def check_optimizer(config: Any) -> None:
+    """What a learning-rate schedule and AdamW can work with, in the keys that all stages share."""
     for key in ("min_learning_rate", "warmup_steps", "weight_decay", "max_grad_norm"):
         if getattr(config, key) < 0:
             raise ValueError(f"{key} = {getattr(config, key)} must be 0 or more")
@@ -25,11 +25,6 @@ def check_optimizer(config: Any, horizon_steps: int) -> None:
         raise ValueError(
             f"learning_rate = {config.learning_rate} is less than min_learning_rate = {config.min_learning_rate}, where the"
             f" schedule ends; set min_learning_rate to at most {config.learning_rate}"
-        )
-    if config.warmup_steps > horizon_steps:
-        raise ValueError(
-            f"warmup_steps = {config.warmup_steps} is more than the {horizon_steps} steps of the schedule, so learning_rate"
-            f" would never be reached; set warmup_steps to at most {horizon_steps}"
         )
     for beta in config.betas:
         if not 0 <= beta < 1:

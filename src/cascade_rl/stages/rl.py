@@ -121,7 +121,7 @@ class RL:
             raise ValueError(f"importance bounds ({self.importance_low}, {self.importance_high}) must have 1 between them")
         if self.prompts_per_step * self.group_size < self.updates_per_batch:
             raise ValueError(f"updates_per_batch = {self.updates_per_batch} is more than the rollouts of a step")
-        check_optimizer(self, self.steps)
+        check_optimizer(self)
         self.sampling()
 
     def task_names(self) -> tuple[str, ...]:

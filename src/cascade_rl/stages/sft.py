@@ -87,7 +87,7 @@ class SFT:
             raise ValueError(f"save_every = {self.save_every} must be 0 or more")
         if self.horizon_steps and self.horizon_steps < self.steps:
             raise ValueError(f"horizon_steps = {self.horizon_steps} must be 0 (steps = {self.steps}) or at least steps")
-        check_optimizer(self, self.horizon_steps or self.steps)
+        check_optimizer(self)
 
     def task_names(self) -> tuple[str, ...]:
         return tuple(source.task for source in self.data if source.task)
