@@ -36,6 +36,7 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
         (["chat", "nosuch"], "holds no model"),
         (["eval", "nosuch", "--tasks", "nano.math"], "holds no model"),
         (["report", "nosuch"], "nosuch"),
+        (["report", "."], "holds no run"),
         (["eval", "nosuch", "--tasks", " , "], "names no task"),
         (["chat", "nosuch", "--temperature", "nan"], "--temperature nan"),
         (["chat", "nosuch", "--temperature", "-1"], "--temperature -1.0"),

@@ -195,6 +195,14 @@ def test_other_weights_get_rows_of_their_own(recipe_file: Path, finished: Path, 
     assert means["second"] != 77.0, "a row belongs to weights, not to the name of their folder"
 
 
+def test_a_deleted_checkpoint_is_made_again(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run, recipe = tmp_path / "run", load_recipe(recipe_file)
+    shutil.copytree(finished, run)
+    (second,) = (run / "stages").glob("02-second-*")
+    shutil.rmtree(second / "checkpoint")
+    assert [item.outlook for item in make_plan(recipe, run)] == ["done", "run"]
+
+
 def test_rows_lost_with_the_matrix_are_made_again(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cascade_rl import __version__
-from cascade_rl.errors import CascadeError, Interrupted
+from cascade_rl.errors import CascadeError, Interrupted, RunError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,7 +183,11 @@ def _chat(args: argparse.Namespace) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     from cascade_rl.observe.report import build
+    from cascade_rl.run import RunDir
 
+    run = RunDir(args.run)
+    if not (run.recipe.exists() or run.matrix.exists()):
+        raise RunError(f"report: {args.run} holds no run; give the folder of `cascade run --run` or `cascade eval --out`")
     print(f"report: {build(args.run)}")
 
 

@@ -95,7 +95,8 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
-            outlook = "done" if place.done else "resume" if any(place.state.glob("step-*")) else "run"
+            whole = place.done and (place.checkpoint / "config.json").is_file()  # a checkpoint deleted since is made again
+            outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
         planned.append(Planned(index, stage, parent, place, outlook))
     if only is not None:
         chosen = names.index(only)
