@@ -1,6 +1,7 @@
 """Lanes: the same answers as one batch, spread over threads, with errors and early ends handed on."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_the_same_answers_as_one_batch(tmp_path, monkeypatch) -> None:
     torch.set_num_threads(1)
     alone = sampler.sample(CONTEXTS, 8, PARAMS, range(10))
     assert ways == [2]
-    for mine, theirs in zip(sum(spread, []), sum(alone, []), strict=True):
+    for mine, theirs in zip(chain(*spread), chain(*alone), strict=True):
         assert (mine.context_ids, mine.answer_ids, mine.finish) == (theirs.context_ids, theirs.answer_ids, theirs.finish)
         assert mine.logps == pytest.approx(theirs.logps, abs=1e-5)
 
@@ -77,7 +78,8 @@ def test_an_error_ends_the_other_lane_and_is_raised_here() -> None:
     endless, failing = Rounds(10**9), Rounds(3, ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
         list(run_lanes([endless, failing], [[answer(1)], [answer(2)]]))  # type: ignore[list-item]
-    assert failing.seen == 3 and torch.get_num_threads() == 2
+    assert failing.seen == 3
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -87,4 +89,5 @@ def test_leaving_early_stops_every_lane() -> None:
     assert next(rounds) == 2
     rounds.close()  # type: ignore[attr-defined]
     seen = [lane.seen for lane in lanes]
-    assert torch.get_num_threads() == 2 and seen == [lane.seen for lane in lanes]
+    assert torch.get_num_threads() == 2
+    assert seen == [lane.seen for lane in lanes]

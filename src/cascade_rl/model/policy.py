@@ -12,6 +12,7 @@ from cascade_rl.errors import ModelError, unknown
 from cascade_rl.model import attention
 from cascade_rl.model.head import target_logps
 from cascade_rl.model.memory import keep_freed_memory
+from cascade_rl.model.norms import use_fast_norms
 from cascade_rl.model.sources import load_model, load_tokenizer, quiet
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Policy:
         # Checkpointing works only in training mode; with dropout off nothing else depends on the mode.
         self.model.train(checkpointing)
         self._check_head()
-        if compile:
+        if not compile:  # the compiler fuses a norm with what is around it
+            use_fast_norms(self.model)
+        else:
             for layer in self._layers():
                 layer.compile(dynamic=True)
 

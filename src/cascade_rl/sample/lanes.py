@@ -41,7 +41,8 @@ def run_lanes(lanes: Sequence[Batching], shares: Sequence[Sequence[Answer]]) -> 
 
     def run(number: int) -> None:
         torch.set_num_threads(num_threads // len(lanes))  # for operators called from this thread
-        for live[number] in lanes[number].run(shares[number]):
+        for num_live in lanes[number].run(shares[number]):
+            live[number] = num_live
             if stopped:
                 return
 
