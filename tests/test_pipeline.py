@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.errors import RecipeError, RunError
+from cascade_rl.errors import DataError, RecipeError, RunError
 from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
 from cascade_rl.recipe import load_recipe
 from cascade_rl.run import RunDir
@@ -237,6 +237,16 @@ tasks = [{{ task = "own" }}]
 
 def full_marks(completions: list[str], **columns: object) -> list[float]:
     return [1.0] * len(completions)
+
+
+def test_a_bad_row_of_a_later_stage_is_found_before_any_work(recipe_file: Path, tmp_path: Path) -> None:
+    rows, edited, run = tmp_path / "rows.jsonl", tmp_path / "edited.toml", tmp_path / "run"
+    rows.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    head, _, tail = recipe_file.read_text().rpartition('task = "sums"')
+    edited.write_text(f'{head}rows = "{rows}"{tail}')
+    with pytest.raises(DataError, match="rows.jsonl:2: "):
+        run_recipe(load_recipe(edited), run)
+    assert not run.exists()
 
 
 def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished: Path, tmp_path: Path) -> None:

@@ -150,7 +150,9 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
 
 
 def _check_data(recipe: Recipe) -> None:
-    """Reads every task that will be asked later, so that a missing file or a bad row is an error now."""
+    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now."""
+    from cascade_rl.tasks.rows import conversation, read_placed
+
     for name in recipe.eval.tasks:
         splits: tuple[Split, ...] = ("dev", "test")
         for split in splits:
@@ -160,6 +162,9 @@ def _check_data(recipe: Recipe) -> None:
         for name in stage.task_names():
             if not recipe.tasks[name].prompts("train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+        for path in stage.files():
+            for where, row in read_placed(path):
+                conversation(row, where)
 
 
 @contextmanager

@@ -122,8 +122,16 @@ def _task(name: str, table: Any) -> Task:
     where = f'task "{name}"'
     if isinstance(table, dict):
         table = {"kind": name, **table}
-    task = _by_kind(table, where, lambda kind: load_task_class(kind, where), name=name)
-    return task
+    return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+
+
+def _task_class(kind: str, where: str) -> type:
+    found = load_task_class(kind, where)
+    if not dataclasses.is_dataclass(found):
+        raise RecipeError(f"{where}: {kind} is no dataclass; a task is a frozen dataclass whose fields are its settings")
+    if missing := [name for name in ("prompts", "grade", "open_tools") if not callable(getattr(found, name, None))]:
+        raise RecipeError(f"{where}: {kind} has no {' and no '.join(missing)}; a task needs prompts, grade and open_tools")
+    return found
 
 
 def _by_kind(table: Any, where: str, find: typing.Callable[[str], type], **fixed: Any) -> Any:
@@ -183,8 +191,23 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         raise RecipeError(f"{where}{place}: {value!r} is not {_type_name(hint)} ({first['msg']})") from None
 
 
+_TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+
+
 def _type_name(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint)).replace("typing.", "") if typing.get_origin(hint) is None else str(hint)
+    """A type in the words of a recipe: `int` is "a whole number", `Literal["a", "b"]` is 'one of "a", "b"'."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(json.dumps(arg) for arg in args)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_type_name(arg) for arg in args)
+    if origin is tuple and args[-1] is not ...:
+        return f"a list of {len(args)} ({', '.join(_type_name(arg) for arg in args)})"
+    if origin in (tuple, list) or (isinstance(origin, type) and issubclass(origin, Sequence)):
+        return f"a list, each {_type_name(args[0])}"
+    if dataclasses.is_dataclass(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return "a table"
+    return _TYPE_NAMES.get(hint, str(hint))
 
 
 def _override(table: dict[str, Any], override: str) -> None:

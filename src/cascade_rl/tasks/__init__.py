@@ -33,7 +33,7 @@ def load_task_class(kind: str, where: str) -> type:
             place = point.value
     module, colon, name = place.partition(":")
     if not colon:
-        raise RecipeError(unknown(f"{where}: task", kind, TASKS, 'or write "package.module:name" for a task of your own'))
+        raise RecipeError(unknown(f"{where}: kind", kind, TASKS, 'or write "package.module:name" for a task of your own'))
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
