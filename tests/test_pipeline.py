@@ -244,7 +244,7 @@ def test_a_bad_row_of_a_later_stage_is_found_before_any_work(recipe_file: Path, 
     rows.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
     head, _, tail = recipe_file.read_text().rpartition('task = "sums"')
     edited.write_text(f'{head}rows = "{rows}"{tail}')
-    with pytest.raises(DataError, match="rows.jsonl:2: "):
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
         run_recipe(load_recipe(edited), run)
     assert not run.exists()
 
