@@ -133,9 +133,19 @@ def test_fraction_pays_the_share_that_is_followed() -> None:
     by_share = dataclasses.replace(TASK, scoring="fraction")
     two = {"punctuation:no_comma", "detectable_format:title"}
     prompt = next(p for p in by_share.prompts("train") if set(p.reference["ids"]) == two)
-    assert grade(prompt, "<<Title>> Well, yes.", by_share).value == 0.5
-    assert grade(prompt, "<<Title>> Well, yes.").value == 0
-    assert grade(prompt, "<<Title>> Well yes.").value == 1
+    text = "<<Title>> Well{} that is how it was when the river still ran behind the house of my old friend."
+    assert grade(prompt, text.format(","), by_share).value == 0.5
+    assert grade(prompt, text.format(",")).value == 0
+    assert grade(prompt, text.format("")).value == 1
+
+
+def test_next_to_nothing_is_no_answer_to_a_request_for_a_text() -> None:
+    prompt = next(p for p in TASK.prompts("train") if p.reference["ids"] == ["punctuation:no_comma"])
+    assert grade(prompt, "x" * 59).value == 0
+    assert grade(prompt, "x" * 60).value == 1
+    assert grade(prompt, "Yes.", dataclasses.replace(TASK, min_chars=0)).value == 1
+    question = next(p for p in TASK.prompts("train") if p.reference["ids"] == [CONSTRAINED])
+    assert grade(question, "My answer is no.").value == 1
 
 
 def test_every_language_has_a_gold_answer_without_a_comma() -> None:
@@ -148,6 +158,8 @@ def test_settings_are_checked() -> None:
         Instructions(max_instructions=4)
     with pytest.raises(RecipeError, match='did you mean "punctuation:no_comma"'):
         Instructions(kinds=("punctuation:no_comas",))
+    with pytest.raises(RecipeError, match="min_chars 200 must be 0 to 60"):
+        Instructions(min_chars=200)
     with pytest.raises(RecipeError, match="kinds is empty"):
         Instructions(kinds=())
 

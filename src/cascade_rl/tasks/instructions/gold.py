@@ -6,9 +6,11 @@ from typing import Any
 
 # Sentences with none of the words that instructions name, no comma, and none of the rare letters.
 _PLAIN = (
-    "It is a nice thing to see.", "It is here and it is there.", "Some like it a lot.", "Others do not mind.", "It lasts all day.",
+    "It is a nice thing to see.", "It is here and it is there.", "Some are at ease too.", "Others do not mind.", "It lasts all day.",
     "It is not hard at all.", "Most are content.",
 )  # fmt: skip
+_LONG = "Entertainment matters more than administration."  # many letters in few words
+MAX_MIN_CHARS = 60  # what fits in "less than 25 words" beside two other instructions
 _FOREIGN = {
     "de": "Das ist eine sehr schöne Sache und ich freue mich jeden Tag darüber.",
     "fr": "C'est une très belle chose et je suis heureux de la voir tous les jours.",
@@ -39,7 +41,7 @@ def gold_answer(told: Mapping[str, Mapping[str, Any]]) -> str:
     if "response_language" in named:
         code = named["response_language"]["language"]
         highlights = named.get("number_highlighted_sections", {}).get("num_highlights", 0)
-        sentences = [f"*{_FOREIGN[code]}*"] * highlights or [_FOREIGN[code]]
+        sentences = [f"*{_FOREIGN[code]}*"] * highlights + [_FOREIGN[code]] * 3
     else:
         sentences = _sentences(named)
     text = _shaped(sentences, named)
@@ -60,7 +62,7 @@ def _sentences(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if "constrained_response" in named:
         said.append("My answer is yes.")
     if keywords := named.get("existence", {}).get("keywords"):
-        said.append(f"I think of the {' and the '.join(keywords)}.")
+        said.append(f"I name {' and '.join(keywords)}.")
     if (given := named.get("frequency")) and given["relation"] == "at least":
         said.append(f"I said {' and '.join([given['keyword']] * given['frequency'])}.")
     if (given := named.get("letter_frequency")) and given["let_relation"] == "at least":
@@ -70,7 +72,7 @@ def _sentences(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if given := named.get("number_placeholders"):
         said.append(f"It is for {' and '.join(['[name]'] * given['num_placeholders'])}.")
     if given := named.get("number_highlighted_sections"):
-        said.append(f"It is {' '.join(['*so*'] * given['num_highlights'])} good.")
+        said.append(f"It is {' '.join(['*entertainment*'] * given['num_highlights'])}.")
     least = named.get("number_sentences", {})
     wanted = least["num_sentences"] if least.get("relation") == "at least" else 0
     if wanted > len(said):
@@ -79,6 +81,8 @@ def _sentences(named: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if words.get("relation") == "at least":
         while len(" ".join(said).split()) < words["num_words"]:
             said += _PLAIN[1:]
+    if len(" ".join(said)) < MAX_MIN_CHARS:
+        said.append(_LONG)
     upper = least["num_sentences"] - 1 if least.get("relation") == "less than" else 0
     if upper and len(said) > upper:  # one long sentence says it all
         said = [f"{' and '.join(sentence.rstrip('.') for sentence in said)}."]

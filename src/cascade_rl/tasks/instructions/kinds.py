@@ -82,7 +82,7 @@ def _no_comma(rng: random.Random, words: list[str]) -> Drawn:
 
 def _number_words(rng: random.Random, words: list[str]) -> Drawn:
     relation = rng.choice(("at least", "less than", "less than"))
-    number = rng.choice((30, 40, 50, 60, 75, 80, 100)) if relation == "at least" else rng.choice((20, 25, 30, 40, 50, 60, 80))
+    number = rng.choice((30, 40, 50, 60, 75, 80, 100)) if relation == "at least" else rng.choice((25, 30, 40, 50, 60, 80))
     told = _bound(rng, number, "word", relation)
     return {"num_words": number, "relation": relation}, (
         f"Use {told}.", f"Answer with {told}.", f"The answer should have {told}.", f"Write {told}.", f"Make it {told}.",

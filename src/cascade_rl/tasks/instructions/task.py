@@ -8,7 +8,7 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.grade.instructions import compile_instructions, grade_instructions
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.instructions.gold import gold_answer
+from cascade_rl.tasks.instructions.gold import MAX_MIN_CHARS, gold_answer
 from cascade_rl.tasks.instructions.kinds import KINDS, WORDS, draw_instruction, draw_kinds
 from cascade_rl.tasks.instructions.requests import draw_request
 from cascade_rl.tasks.nano.base import Draft, NanoTask
@@ -25,13 +25,15 @@ class Instructions(NanoTask):
 
     max_instructions: how many a prompt may have (1 to 3).
     kinds: the instruction ids that may occur. scoring: "all" pays 1 when every instruction is followed, "fraction" the share.
-    No request is in two splits, whatever its instructions.
+    min_chars: a shorter answer gets 0: every request asks for a text, and to say next to nothing would keep most instructions.
+    Answers yes, no and maybe are exempt. No request is in two splits, whatever its instructions.
     """
 
     num_train: int = 20_000
     max_instructions: int = 3
     kinds: tuple[str, ...] = tuple(KINDS)
     scoring: Literal["all", "fraction"] = "all"
+    min_chars: int = MAX_MIN_CHARS
     thinking: bool = False
 
     name: str = "instructions"
@@ -41,6 +43,8 @@ class Instructions(NanoTask):
         super().__post_init__()
         if not 1 <= self.max_instructions <= 3:
             raise RecipeError(f'task "{self.name}": max_instructions {self.max_instructions} must be 1 to 3')
+        if not 0 <= self.min_chars <= MAX_MIN_CHARS:
+            raise RecipeError(f'task "{self.name}": min_chars {self.min_chars} must be 0 to {MAX_MIN_CHARS}')
         if not self.kinds:
             raise RecipeError(f'task "{self.name}": kinds is empty; leave it out for all {len(KINDS)}')
         for kind in self.kinds:
@@ -65,6 +69,8 @@ class Instructions(NanoTask):
 
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
         reference = rollout.prompt.reference
+        if len(answer.strip()) < self.min_chars and CONSTRAINED not in reference["ids"]:
+            return Reward(0.0, why=f"an answer of {len(answer.strip())} characters; a text was asked for")
         return grade_instructions(compile_instructions(reference["ids"], reference["kwargs"]), answer, self.scoring)
 
 
