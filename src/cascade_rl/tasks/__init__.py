@@ -17,6 +17,7 @@ TASKS: dict[str, str] = {
     "nano.program": "cascade_rl.tasks.nano.program:ProgramTask",
     "nano.repair": "cascade_rl.tasks.nano.repair:RepairTask",
     "rows": "cascade_rl.tasks.custom:RowsTask",
+    "instructions": "cascade_rl.tasks.instructions:Instructions",
     "ifeval": "cascade_rl.tasks.ifeval:IFEval",
     "gsm8k": "cascade_rl.tasks.gsm8k:GSM8K",
     "mmlu": "cascade_rl.tasks.mmlu:MMLU",
