@@ -36,7 +36,8 @@ class Letters:
             return Reward(1.0)
         if self.grader == "down" or (self.grader == "half" and rollout.index % 2):
             return Reward(None, why="the judge is down")
-        return Reward(sum(c in "aeiou" for c in rollout.answer) / max(1, len(rollout.answer)))
+        vowels = sum(c in "aeiou" for c in rollout.answer) / max(1, len(rollout.answer))
+        return Reward(1 - vowels if self.grader == "consonants" else vowels)
 
 
 def make_letters_model(folder: Path) -> Path:

@@ -22,16 +22,17 @@ name = "letters"
 source = "{source}"
 dtype = "float32"
 [eval]
-tasks = ["vowels", "same"]
+tasks = ["vowels", "others"]
 dev = 12
 test = 0
 max_new_tokens = 6
 [tasks.vowels]
 kind = "tests.stages.letters:Letters"
 domain = "vowels"
-[tasks.same]
+[tasks.others]
 kind = "tests.stages.letters:Letters"
-domain = "same"
+domain = "others"
+grader = "consonants"
 [[stage]]
 kind = "rl"
 name = "teach"
@@ -44,12 +45,12 @@ tasks = [{{ task = "vowels" }}]
 [[stage]]
 kind = "rl"
 name = "hurt"
-steps = 2
-prompts_per_step = 4
+steps = 4
+prompts_per_step = 6
 group_size = 4
 max_new_tokens = 6
-learning_rate = 2e-2
-tasks = [{{ task = "same" }}]
+learning_rate = 1e-2
+tasks = [{{ task = "others" }}]
 [[stage]]
 kind = "select"
 significance = 1.0
@@ -68,7 +69,7 @@ close_below = 0.02
 save_every = 2
 rollouts_every = 1
 teacher_memory_gb = 0.0
-tasks = [{{ task = "vowels" }}, {{ task = "same" }}]
+tasks = [{{ task = "vowels" }}, {{ task = "others" }}]
 """
 
 
@@ -105,7 +106,7 @@ def test_what_select_and_distill_leave(recipe: Path, tmp_path: Path, monkeypatch
     teach, hurt, select, mopd = (item.dir for item in make_plan(load_recipe(recipe), run.root))
     told = read_teachers(select.teachers)
     assert run.teachers.read_bytes() == select.teachers.read_bytes()
-    assert told["vowels"].checkpoint in (teach.root.name, hurt.root.name)
+    assert {domain: teacher.stage for domain, teacher in told.items()} == {"vowels": "teach", "others": "hurt"}
     assert any(f'stage "select": vowels: {told["vowels"].stage}, ' in line for line in said)
     # A checkpoint in, a checkpoint out: the same files, which cost no disk, and no row of their own.
     weights = [place.checkpoint / "model.safetensors" for place in (hurt, select)]
@@ -123,7 +124,7 @@ def test_what_select_and_distill_leave(recipe: Path, tmp_path: Path, monkeypatch
     assert outlook() == ["done"] * 4
     assert outlook("eval.test=3", "eval.rollouts_kept=1") == ["done"] * 4
     assert outlook("eval.dev=11") == ["done", "done", "run", "run"]
-    assert outlook("tasks.same.grader=same") == ["done", "run", "run", "run"]
+    assert outlook("tasks.others.grader=down") == ["done", "run", "run", "run"]
     assert outlook("select.significance=0.5") == ["done", "done", "run", "run"]
     before = results(run.root)
     run_recipe(load_recipe(recipe), run.root, say=lambda text: None)
