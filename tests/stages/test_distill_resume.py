@@ -103,7 +103,7 @@ def check_same(whole: Path, run: Path) -> None:
 def test_what_select_and_distill_leave(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = RunDir(tmp_path / "run"), []
     run_recipe(load_recipe(recipe), run.root, say=said.append)
-    teach, hurt, select, mopd = (item.dir for item in make_plan(load_recipe(recipe), run.root))
+    _, hurt, select, mopd = (item.dir for item in make_plan(load_recipe(recipe), run.root))
     told = read_teachers(select.teachers)
     assert run.teachers.read_bytes() == select.teachers.read_bytes()
     assert {domain: teacher.stage for domain, teacher in told.items()} == {"vowels": "teach", "others": "hurt"}
