@@ -65,7 +65,7 @@ class Distill(OnPolicy):
     balance_low: float = 0.05
     balance_high: float = 20.0
     close_below: float = 0.0
-    teacher_memory_gb: float = 4.0
+    teacher_memory_gb: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
