@@ -33,7 +33,7 @@ from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import load_renderer
 from cascade_rl.model.sources import load_tokenizer
 from cascade_rl.observe.log import read_log
-from cascade_rl.pipeline import run_recipe
+from cascade_rl.pipeline import digest, make_plan, run_recipe
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, read_json, write_json
@@ -46,23 +46,23 @@ MAX_NEW_TOKENS = 128
 
 MOPD: dict[str, Any] = {
     "kind": "distill", "name": "mopd", "steps": 20, "prompts_per_step": 64, "group_size": 4, "max_new_tokens": MAX_NEW_TOKENS,
-    "learning_rate": 3e-4, "min_learning_rate": 3e-5, "schedule": "linear", "warmup_steps": 4, "warmup_from": 3e-5,
-    "save_every": 5, "rollouts_every": 0,
+    "form": "full_vocabulary", "learning_rate": 3e-4, "min_learning_rate": 3e-5, "schedule": "linear", "warmup_steps": 4,
+    "warmup_from": 3e-5, "save_every": 5, "rollouts_every": 0,
 }  # fmt: skip
 GRPO: dict[str, Any] = {
     "kind": "rl", "name": "grpo", "steps": 40, "prompts_per_step": 32, "group_size": 8, "max_new_tokens": MAX_NEW_TOKENS,
     "learning_rate": 3e-4, "warmup_steps": 3, "save_every": 5, "rollouts_every": 0,
 }  # fmt: skip
 LOOK_EVERY = 4  # steps between the checkpoints that the efficiency part evaluates
+SAMPLED = {"form": "sampled_token"}  # the paper's form
 VARIANTS: dict[str, dict[str, Any]] = {
-    "sequence, sampled token (the paper's)": {},
+    "by sequence, whole vocabulary, warm-up": {},
+    "sampled token": SAMPLED,
     "balance by domain": {"balance": "domain"},
     "balance by gap": {"balance": "gap"},
-    "whole vocabulary": {"form": "full_vocabulary"},
-    "gap clipped at 2": {"gap_clip": 2.0},
     "no warm-up": {"warmup_steps": 0},
-    "constant rate": {"schedule": "constant", "min_learning_rate": 0.0},
 }
+WAYS = {"mopd": MOPD, "mopd, sampled token": {**MOPD, **SAMPLED}, "grpo": GRPO}
 
 
 def main() -> None:
@@ -135,11 +135,11 @@ class Seed:
             chosen = self.teachers()
             stage["teachers"] = {self.domains[task]: folders[chosen[self.domains[task]].checkpoint] for task in tasks}
         table = {**self.table, "eval": {}, "stage": [stage]}
-        run = self.place / "training" / name
+        run = self.place / "training" / f"{name}-{digest(stage)}"
+        recipe = parse_recipe(table)
         with looking(run, look_every):
-            run_recipe(parse_recipe(table), run)
-        (place,) = [StageDir(folder) for folder in (run / "stages").glob("01-*")]
-        return place
+            run_recipe(recipe, run)
+        return make_plan(recipe, run)[0].dir
 
 
 @contextlib.contextmanager
@@ -187,21 +187,19 @@ def efficiency_part(seed: Seed) -> dict[str, Any]:
     teachers = seed.teachers()
     domain = max(seed.regressed() or list(teachers), key=lambda domain: teachers[domain].lead)
     task = next(task for task, told in seed.domains.items() if told == domain)
-    told: dict[str, Any] = {"domain": domain, "task": task}
-    for way, stage in (("mopd", MOPD), ("grpo", GRPO)):
-        place = seed.train(f"efficiency-{way}", stage, [task], look_every=LOOK_EVERY)
+    teacher = accuracy(seed, teachers[domain].checkpoint, task)
+    goal = teacher["mean"] - teacher["stderr"]
+    told: dict[str, Any] = {"domain": domain, "task": task, "teacher": teacher, "goal": goal, "ways": {}}
+    for number, (way, stage) in enumerate(WAYS.items()):
+        place = seed.train(f"efficiency-{number}", stage, [task], look_every=LOOK_EVERY)
         curve = [{"step": 0, **accuracy(seed, seed.student.name, task)}]
         for folder in sorted(place.root.parent.parent.glob("at-*")):
             step = int(folder.name.removeprefix("at-"))
-            look = Checkpoint(way, f"{way}-{domain}-{step:03d}", folder)
+            look = Checkpoint(way, f"efficiency-{number}-{step:03d}", folder)
             seed.measure(look, "test", [task])
             curve.append({"step": step, **accuracy(seed, look.name, task), **spent(place, step)})
-        told[way] = curve
-    teacher = accuracy(seed, teachers[domain].checkpoint, task)
-    goal = teacher["mean"] - teacher["stderr"]
-    told |= {"teacher": teacher, "goal": goal}
-    for way in ("mopd", "grpo"):
-        told[f"{way}_reached"] = next((look for look in told[way] if look["mean"] >= goal), None)
+        reached = next((look for look in curve if look["mean"] >= goal), None)
+        told["ways"][way] = {"curve": curve, "reached": reached}
     return told
 
 
@@ -300,13 +298,21 @@ def efficiency_table(seeds: Mapping[str, Any]) -> Table:
         "seed", "domain", "way", "start", "teacher", "best seen", *keys, title="to within one standard error of the teacher"
     )
     for name, seed in seeds.items():
-        for way in ("mopd", "grpo"):
-            reached = seed[f"{way}_reached"]
-            last = seed[way][-1]
+        for way, told in seed["ways"].items():
+            reached, curve = told["reached"], told["curve"]
+            last = curve[-1]
             costs = [f"{reached.get(key, 0):,.0f}" if reached else f"not in {last[key]:,.0f}" for key in keys]
-            best = max(look["mean"] for look in seed[way])
-            start = percent(seed[way][0]["mean"], seed[way][0]["stderr"])
-            table.add_row(name, seed["domain"], way, start, percent(*seed["teacher"].values()), f"{100 * best:.1f}", *costs)
+            best = max(look["mean"] for look in curve)
+            start = percent(curve[0]["mean"], curve[0]["stderr"])
+            table.add_row(
+                name,
+                seed["domain"],
+                way,
+                start,
+                percent(seed["teacher"]["mean"], seed["teacher"]["stderr"]),
+                f"{100 * best:.1f}",
+                *costs,
+            )
     return table
 
 

@@ -65,7 +65,8 @@ def page(view: RunView) -> str:
         tag("title", f"{view.name}: cascade report"),
         tag("style", Html(style)),
     )
-    names = ("matrix", "curves", "lineage", "rollouts")
+    learns = view.teachers or any(stage.kind == "distill" for stage in view.stages)
+    names = ("matrix", *(("distillation",) if learns else ()), "curves", "lineage", "rollouts")
     body = join(
         tag("header", tag("h1", view.name), _subtitle(view), tag("nav", *(tag("a", name, href=f"#{name}") for name in names))),
         tag("main", *problems, *parts),
