@@ -158,6 +158,8 @@ class Distill(OnPolicy):
         for domain in dict.fromkeys(ctx.tasks[name].domain for name in self.task_names()):
             told = self.teachers.get(domain) or (selected[domain].stage if domain in selected else "")
             where = f'stage "{self.name}": teacher of domain "{domain}"'
+            if not told:
+                raise RecipeError(f"{where}: none was chosen, since no dev prompt of it has a score; name one in teachers")
             if "/" in told:
                 chosen[domain] = Checkpoint("", told, Path(told).expanduser())
             elif told in earlier:
