@@ -320,12 +320,18 @@ class _Walk:
     def report(self) -> None:
         from cascade_rl.eval.matrix import Matrix
         from cascade_rl.observe.report import build
-        from cascade_rl.observe.tables import print_matrix
+        from cascade_rl.observe.report_distill import recoveries
+        from cascade_rl.observe.report_run import read_run
+        from cascade_rl.observe.tables import print_matrix, print_recovery
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
             if matrix.checkpoints(split):
                 print_matrix(matrix, split)
+        view = read_run(self.run.root)
+        for stage in view.stages:
+            split, found = recoveries(view, stage)
+            print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 

@@ -30,7 +30,7 @@ class Teachers:
     their weights into the modules, so that each is loaded at most once a call.
     """
 
-    def __init__(self, folders: Mapping[str, Path], dtype: str = "float32", memory_gb: float = 4.0) -> None:
+    def __init__(self, folders: Mapping[str, Path], dtype: str = "float32", memory_gb: float = 1.0) -> None:
         self._content = {name: fingerprint(folder) for name, folder in folders.items()}
         self._folders = {self._content[name]: folder for name, folder in folders.items()}
         self._order = list(self._folders)

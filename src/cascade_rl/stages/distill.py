@@ -65,7 +65,7 @@ class Distill(OnPolicy):
     balance_low: float = 0.05
     balance_high: float = 20.0
     close_below: float = 0.0
-    teacher_memory_gb: float = 4.0
+    teacher_memory_gb: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,6 +158,8 @@ class Distill(OnPolicy):
         for domain in dict.fromkeys(ctx.tasks[name].domain for name in self.task_names()):
             told = self.teachers.get(domain) or (selected[domain].stage if domain in selected else "")
             where = f'stage "{self.name}": teacher of domain "{domain}"'
+            if not told:
+                raise RecipeError(f"{where}: none was chosen, since no dev prompt of it has a score; name one in teachers")
             if "/" in told:
                 chosen[domain] = Checkpoint("", told, Path(told).expanduser())
             elif told in earlier:
