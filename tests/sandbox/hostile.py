@@ -66,8 +66,8 @@ s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()
 if os.fork() == 0:
     time.sleep(20); os._exit(0)""",
     "files outside": """
-for place in ('/', '/tmp', '/var/tmp', '/dev/shm', '/dev', '/etc', '/root', '/home', '/usr', '/usr/local/lib', '/cascade', '/work', '/proc/1/cwd',
-              '/work/../..', sys.prefix):
+for place in ('/', '/tmp', '/var/tmp', '/dev/shm', '/dev', '/etc', '/root', '/home', '/usr', '/usr/local/lib', '/cascade',
+              '/work', '/proc/1/cwd', '/work/../..', sys.prefix):
     try: open(place + '/{marker}', 'w').write('here')
     except OSError: pass
 for link in ('/', '/usr', '/proc/1/root'):

@@ -63,7 +63,18 @@ def is_open(port: int) -> bool:
 def check_nothing_is_left(server: ForkServer, port: int) -> None:
     assert soon(lambda: len(children(server.process.pid)) == 1), children(server.process.pid)  # the server alone
     assert not is_open(port)
-    for place in ("/", "/tmp", "/var/tmp", "/dev", "/dev/shm", "/etc", str(Path.home()), os.getcwd(), sys.prefix, sys.base_prefix):
+    for place in (
+        "/",
+        "/tmp",
+        "/var/tmp",
+        "/dev",
+        "/dev/shm",
+        "/etc",
+        str(Path.home()),
+        os.getcwd(),
+        sys.prefix,
+        sys.base_prefix,
+    ):
         assert not Path(place, MARKER).exists(), f"{place} was written to"
     look = "import os\nprint([os.listdir(p) for p in ('/work', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]))"
     assert script(server, look) == "[['program.py'], [], []] 1\n"
@@ -197,7 +208,9 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
         try:
             await sandbox.write("/work/pkg/a.py", b"x = 1\n")
             await sandbox.write("b.py", b"from pkg.a import x\nprint(x + 1)\n")
-            ran = await sandbox.run(["sh", "-c", "echo 7 > c; sleep 50 & python3 b.py; ls /proc | grep -c '^[0-9]'"], timeout_s=30)
+            ran = await sandbox.run(
+                ["sh", "-c", "echo 7 > c; sleep 50 & python3 b.py; ls /proc | grep -c '^[0-9]'"], timeout_s=30
+            )
             assert (ran.exit_code, ran.stdout.split()[0]) == (0, b"2")
             assert await sandbox.read("c") == b"7\n"
             counted = await sandbox.run(["sh", "-c", "ls /proc | grep -c '^[0-9]*$'; cat"], timeout_s=30)
