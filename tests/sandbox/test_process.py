@@ -23,7 +23,7 @@ from tests.sandbox.hostile import PIECES, program, programs
 
 pytestmark = needs_sandbox
 
-EXAMPLES = int(os.environ.get("CASCADE_HOSTILE_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("CASCADE_HOSTILE_EXAMPLES", "6"))
 MARKER = f"cascade-marker-{os.getpid()}"
 OURS = Limits(cpu_s=20, wall_s=30.0)
 
@@ -80,23 +80,30 @@ def check_nothing_is_left(server: ForkServer, port: int) -> None:
     assert script(server, look) == "[['program.py'], [], []] 1\n"
 
 
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(programs)
-@example((sorted(PIECES)[: len(PIECES) // 2], 20))
-@example((sorted(PIECES)[len(PIECES) // 2 :], 20))
-def test_hostile_programs_leave_nothing_behind(server: ForkServer, made: tuple[list[str], int]) -> None:
-    names, n = made
+def check_hostile(server: ForkServer, names: list[str], n: int) -> None:
     port = free_port()
     before_s = quickest_s(server)
     result = server.run(
         Job("program", source=program(names, n, MARKER, port)),
-        Limits(cpu_s=2, wall_s=0.6, memory_bytes=256 * MB, num_processes=300 if n > 100 else 32),
+        Limits(cpu_s=2, wall_s=0.4, memory_bytes=256 * MB, num_processes=300 if n > 100 else 32),
     )
     assert result.exit.wall_s < 5
     assert b"REACHED" not in result.exit.stdout
     assert len(result.exit.stdout) + len(result.exit.stderr) <= MB
     check_nothing_is_left(server, port)
     assert quickest_s(server) < 3 * before_s + 0.05
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_each_hostile_piece_leaves_nothing_behind(server: ForkServer, name: str) -> None:
+    check_hostile(server, [name], 20)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(programs)
+@example((["forks", "memory of many", "signals", "daemon"], 300))
+def test_hostile_programs_leave_nothing_behind(server: ForkServer, made: tuple[list[str], int]) -> None:
+    check_hostile(server, *made)
 
 
 def test_the_walls_fall_with_the_program_not_before(server: ForkServer) -> None:

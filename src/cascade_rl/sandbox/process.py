@@ -120,7 +120,12 @@ class ForkServer:
         try:
             with theirs:
                 self.process = subprocess.Popen(
-                    argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=self._errors, env=_ENVIRONMENT
+                    argv,
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    env=_ENVIRONMENT,
+                    start_new_session=True,  # Ctrl-C is for us to handle
                 )
             self._sock.settimeout(START_TIMEOUT_S)
             wire.receive(self._sock)

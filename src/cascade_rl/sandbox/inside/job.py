@@ -36,13 +36,13 @@ def run(request: dict[str, Any], descriptors: list[int], isolated: bool) -> NoRe
     """Never returns. descriptors: stdin, stdout, stderr, results."""
     code = 70
     try:
+        os.setsid()  # a process group reaches across PID namespaces: kill(0, ...) would hit the server
         for place, descriptor in enumerate(_lifted(descriptors)):
             os.dup2(descriptor, place)
         os.closerange(RESULTS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         if isolated:
             _make_walls(request)
         else:
-            os.setsid()
             os.chdir(request["folder"])
         _close_doors(request, isolated)
         os.write(RESULTS, b"+")
