@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     report = verb("report", _report, "Draw the report of a run again.")
     report.add_argument("run", type=Path, metavar="RUN")
 
+    verb("doctor", _doctor, "Say which isolation this machine gives to programs that a model wrote, and what is missing.")
+
     fetch = verb("fetch", _fetch, "Fetch a model that needs preparing, once, into the cache.")
     fetch.add_argument("model", choices=("nano", "smollm2"))
     return parser
@@ -189,6 +191,20 @@ def _report(args: argparse.Namespace) -> None:
     if not (run.recipe.exists() or run.matrix.exists()):
         raise RunError(f"report: {args.run} holds no run; give the folder of `cascade run --run` or `cascade eval --out`")
     print(f"report: {build(args.run)}")
+
+
+def _doctor(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import SandboxError
+    from cascade_rl.sandbox.doctor import examine
+
+    good = True
+    for finding in examine():
+        good = finding.good
+        print(f"{'ok     ' if finding.good else 'MISSING'}  {finding.name}: {finding.told}")
+        if finding.way_out:
+            print(f"         way out: {finding.way_out}")
+    if not good:  # the last finding is a run, or what keeps one from being tried
+        raise SandboxError("this machine does not isolate model-written programs; code tasks will not run")
 
 
 def _fetch(args: argparse.Namespace) -> None:

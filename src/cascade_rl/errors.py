@@ -32,6 +32,10 @@ class ToolError(CascadeError):
     """A tool call that failed for a reason the model should read; its text goes back to the model."""
 
 
+class SandboxError(CascadeError):
+    """This machine cannot isolate programs as asked (or a kept sandbox is used after its end); the message says the way out."""
+
+
 class NonFiniteError(CascadeError):
     """A loss or gradient that is not finite; raised before the optimizer moves and before anything is saved."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cascade_rl.records import Prompt, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
+from cascade_rl.records import ExecResult, Prompt, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,18 @@ class Tools(Protocol):
     async def call(self, call: ToolCall) -> str:
         """The result as text; raises ToolError with a text that the model may read."""
         ...
+
+    async def close(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    """A place for what a model wrote: files and processes that neither see nor outlive it."""
+
+    async def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult: ...
+
+    async def read(self, path: str) -> bytes: ...
+
+    async def write(self, path: str, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
 

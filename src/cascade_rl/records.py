@@ -222,6 +222,24 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a program in a sandbox ended: `ExecResult("exit", 0, b"3\\n", b"", wall_s=0.01, cpu_s=0.01)`.
+
+    ended: "exit" (by itself), "time", "memory" or "output" (it broke that limit and was killed), "stopped" (we had seen enough).
+    exit_code: as of subprocess; negative is the signal that ended it. stdout, stderr: what it wrote, up to the output limit.
+    peak_bytes: of its first process.
+    """
+
+    ended: Literal["exit", "time", "memory", "output", "stopped"]
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EvalRow:
     """One cell of the regression matrix: `EvalRow("sft", "02-sft-ab12", "arith", "math", "dev", "accuracy", 200, 0.61, 0.034)`.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.sandbox.host import needs_sandbox
 
 from cascade_rl.errors import RecipeError, ToolError
 from cascade_rl.protocols import gold_rollout
@@ -26,7 +27,7 @@ from cascade_rl.tasks.nano import (
 from cascade_rl.tasks.nano.choice import FORMULAS
 from cascade_rl.tasks.nano.instructions import KINDS
 from cascade_rl.tasks.nano.math import say_difference, say_sum
-from cascade_rl.tasks.nano.program import SPECS, normalised
+from cascade_rl.tasks.nano.program import SPECS, Spec, hidden_cases
 from cascade_rl.tasks.nano.repair import FUNCTIONS, apply_edit
 from cascade_rl.tasks.nano.tools import Database
 
@@ -205,38 +206,59 @@ def test_needle_answers_stand_in_the_text() -> None:
         assert all(value in prompt.messages[0].content for value in prompt.reference["answers"])
 
 
-ADD = {"solutions": ["def f(x):\n    return x + 3", "def f(x):\n    return 3 + x"], "tests": [["f(1)", 4]]}
+ADD = {"tests": [["f(1)", 4], ["f(0)", 3], ["f(20)", 23]]}
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
     ("code", "value"),
     [
         ("def f(x):\n    return x + 3", 1.0),
         ("def f(x): return (3+x)  # sum", 1.0),
         ('Here:\n```python\ndef f(x: int) -> int:\n    """Adds."""\n    return x + 3\n```', 1.0),
+        ("f = lambda x: x + 3", 1.0),
+        ("def f(x):\n    for i in range(3):\n        x += 1\n    return x", 1.0),
+        ("def f(x):\n    import os\n    return x + 3", 1.0),
         ("def g(x):\n    return x + 3", 0.0),
         ("def f(x):\n    return x + 4", 0.0),
         ("def f(x):\n    return x + True", 0.0),
-        ("f = lambda x: x + 3", 0.0),
-        ("def f(x):\n    import os\n    return x + 3", 0.0),
+        ("def f(x):\n    print(x + 3)", 0.0),
+        ("def f(x):\n    return str(x + 3)", 0.0),
         ("def f(x):\nreturn x + 3", 0.0),
+        ("def f(x):\n    while True: pass", 0.0),
     ],
 )
 def test_program(code: str, value: float) -> None:
     assert grade(ProgramTask(), ADD, code).value == value
 
 
-def test_program_variables_of_comprehensions_may_have_any_name() -> None:
-    assert normalised("[x + 1 for x in xs]") == normalised("[item + 1 for item in xs]")
-    assert normalised("[x + 1 for x in xs]") != normalised("[x + 1 for x in ys]")
-    assert normalised("[x + 1 for x in xs]") != normalised("[1 + x for x in xs]")
+def test_program_tests_tell_functions_apart() -> None:
+    """A function of another kind, with constants that are off by one, or that gives always the same, fails a hidden test."""
+    rng = random.Random(0)
+    for number, spec in enumerate(SPECS):
+        takes_d = any("{d}" in text for text in spec.solutions)
+        for _ in range(10):
+            c, d = rng.randint(2, 29), rng.randint(2, 29)
+            cases = hidden_cases(number, c, d if takes_d else 0)
+            assert any(expected != cases[0][1] for _, expected in cases), spec.says
+            for other in (other for other in SPECS if other.argument == spec.argument):
+                for near_c in (c - 1, c, c + 1):
+                    for near_d in (d - 1, d, d + 1):
+                        if other is spec and near_c == c and (near_d == d or not takes_d):
+                            continue
+                        passes = all(other.compute(value, near_c, near_d) == expected for value, expected in cases)
+                        assert not passes or equal_functions(spec, other, c, d, near_c, near_d), (spec.says, other.says, c, d)
 
 
-def test_program_solutions_are_different_and_hidden_tests_are_right() -> None:
-    for spec in SPECS:
-        bodies = [normalised(solution.format(c=2, d=3)) for solution in spec.solutions]
-        assert None not in bodies
-        assert len(set(bodies)) == len(bodies)
+def equal_functions(one: Spec, other: Spec, c: int, d: int, near_c: int, near_d: int) -> bool:
+    """Whether two functions agree on a wide set of arguments, so that no test could tell them apart."""
+    rng = random.Random(1)
+    wide = {"x": list(range(-200, 400)), "s": ["", *("aB" * n for n in range(60))]}
+    wide["xs"] = [[rng.randint(0, 40) for _ in range(n)] for n in range(60)]
+    return all(one.compute(v, c, d) == other.compute(v, near_c, near_d) for v in wide[one.argument] if v != [])
+
+
+def test_program_tests_hold_what_the_gold_gives() -> None:
     for prompt in ProgramTask().prompts("dev"):
         for call, expected in prompt.reference["tests"]:
             name, _, argument = call.partition("(")

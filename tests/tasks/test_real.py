@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.sandbox.host import WHY_NOT, needs_sandbox
 
-from cascade_rl.errors import DataError
+from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.grade.schema import compile_schema
 from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import Message, Prompt, Reward, Split, ToolCall
@@ -74,14 +75,10 @@ def grade(task: FileTask, prompt: Prompt, messages: Iterable[Message] | None = N
 def test_gold_full_marks_and_empty_nothing(task: FileTask) -> None:
     prompts = every_prompt(task)
     assert prompts
+    if isinstance(task, MBPP) and WHY_NOT:
+        pytest.skip(f"no isolation on this machine: {WHY_NOT}")
     for prompt in prompts:
         empties = [grade(task, prompt, told) for told in ((), (Message("assistant", ""),), (Message("assistant", " \n"),))]
-        if isinstance(task, MBPP):  # nothing is executed, so nothing is scored
-            full = grade(task, prompt)
-            assert full.value is None
-            assert full.parts == {"parses": 1.0, "defines": 1.0}
-            assert all(empty.value is None and empty.parts == {"parses": 0.0, "defines": 0.0} for empty in empties)
-            continue
         if prompt.gold:
             assert grade(task, prompt).value == 1, prompt.id
         elif prompt.messages[0].content in FOLLOWED:
@@ -243,19 +240,41 @@ def test_gsm8k_gold_is_worked_without_calculator_marks() -> None:
 
 def test_mbpp_keeps_the_published_splits_and_names_the_function() -> None:
     found = {prompt.reference["name"]: prompt.split for prompt in every_prompt(MADE["mbpp"])}
-    assert found == {"double": "train", "largest": "test", "letters": "dev", "halve": "train"}
+    assert found == {"double": "train", "largest": "test", "letters": "dev"}  # halve is tested with isclose: left out
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
-    "code", ["def double(x", "x = 1", "(" * 100_000, "-" * 100_000 + "1", "a" * 1_000_000, "def double(x): '\\d'"]
+    ("code", "why"),
+    [
+        ("def double(x): return 2 * x", "all 2 tests pass"),
+        ("def double(x): return x * x", "all 2 tests pass"),  # right for 2 and 0: the row's tests are weak, not the grader
+        ("def double(x): return x + 1", "wrong answer: double(2) gave 3"),
+        ("def double(x): return str(2 * x)", "wrong answer: double(2) gave '4'"),
+        ("class double:\n    def __init__(self, x): pass\n    def __eq__(self, other): return True", "a value of type double"),
+        ("print('4')", "error: double(2): NameError"),
+        ("def double(x", "error: double(2): SyntaxError"),
+        ("(" * 90_000, "error: double(2): "),
+        ("a" * 1_000_000, "no code: 1,000,001 characters"),
+    ],
 )
-def test_mbpp_only_looks_at_the_form_of_code(code: str) -> None:
+def test_mbpp_runs_the_tests(code: str, why: str) -> None:
     task = MADE["mbpp"]
     (prompt,) = [prompt for prompt in every_prompt(task) if prompt.reference["name"] == "double"]
     reward = grade(task, prompt, [Message("assistant", f"Here:\n```python\n{code}\n```")])
-    assert reward.value is None
-    assert "not executed" in reward.why
-    assert reward.parts["defines"] == float(code.startswith("def double(x):"))
+    assert why in reward.why
+    assert reward.value == float("pass" in why)
+
+
+@needs_sandbox
+def test_mbpp_partial_credit_is_a_choice() -> None:
+    task = MADE["mbpp"]
+    (prompt,) = [prompt for prompt in every_prompt(task) if prompt.reference["name"] == "double"]
+    half = [Message("assistant", "def double(x): return x and 5")]
+    assert grade(task, prompt, half).value == 0
+    assert grade(dataclasses.replace(task, partial=True), prompt, half).value == 0.5
+    with pytest.raises(RecipeError, match=r'task "mbpp": time_limit_s 0 must be at least 1'):
+        dataclasses.replace(task, time_limit_s=0)
 
 
 def test_one_split_can_take_all_rows() -> None:

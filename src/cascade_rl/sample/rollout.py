@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 MAX_CALLS_PER_TURN = 8
 TOOL_TIMEOUT_S = 20.0
-GRADE_TIMEOUT_S = 60.0
+GRADE_TIMEOUT_S = 300.0  # a verdict that runs code waits for others' runs, each of which has a limit of its own
 MAX_VERDICTS_AT_ONCE = 32  # a verdict's deadline starts when its turn comes: waiting for the others is not its fault
 
 

@@ -85,12 +85,15 @@ class NanoTask:
 
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
         """1 or 0 (or what `judge` says) with the reason; an empty or oversized answer is 0 before anything reads it."""
-        answer = rollout.answer
+        return self.refuse(rollout.answer) or self.judge(rollout, rollout.answer, tools)
+
+    def refuse(self, answer: str) -> Reward | None:
+        """The verdict on an answer that nothing needs to read: empty, or too long. None for others."""
         if not answer.strip():
             return Reward(0.0, why="no answer")
         if len(answer) > MAX_ANSWER_CHARS:
             return Reward(0.0, why=f"an answer of {len(answer):,} characters; at most {MAX_ANSWER_CHARS:,} are read")
-        return self.judge(rollout, answer, tools)
+        return None
 
     def draw(self, rng: random.Random) -> Draft:
         """One question, from any split."""

@@ -1,35 +1,32 @@
 """Small Python functions from a sentence and a signature.
 
-Nothing is executed here. The verdict compares syntax: an answer passes when, names of local variables aside, it is one of the
-known solutions; a right answer written in another way is not recognised, and the metric says so in its name. The hidden tests in
-the reference, (call, expected) pairs, are for graders that run code.
+The verdict runs the answer in a sandbox on hidden tests, (call, expected) pairs. They are chosen so that a function of another kind,
+or with a constant that is off by one, fails at least one of them.
 """
 
-import ast
+import functools
 import random
-import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cascade_rl.grade.unit_tests import CallTest
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.code import CodeSettings, code_block
+from cascade_rl.tasks.nano.base import Draft, NanoTask
 
-_MAX_CODE_CHARS = 1_000  # keeps the nesting that the parser can meet harmless
-_FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.DOTALL)
 _VERBS = ("Return", "Give", "Give back", "Compute")
 _LEADS = ("Write {signature}.", "Complete {signature}.", "Define {signature}.", "Make {signature}.")
 _NAMES = ("f", "g", "solve", "run", "work", "get")
-_WORDS = ("sun", "tree", "Moon", "Red", "star")
+_LETTERS = "abcdeABCDE"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A kind of function. `says` and `solutions` are formats over c and d; `compute(argument, c, d)` gives expected values.
 
-    The first solution is the demonstration; the others pass as well. argument: "x" a number, "xs" a list, "s" a string.
+    The first solution is the demonstration; the others are the usual ways to write it. argument: "x" a number, "xs" a list, "s" a string.
     """
 
     argument: str
@@ -110,7 +107,7 @@ SPECS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramTask(NanoTask):
+class ProgramTask(CodeSettings, NanoTask):
     """`"Write f(x). Return x plus 3."` asks for `def f(x):` and `return x + 3`.
 
     max_constant: the largest constant in a function.
@@ -118,10 +115,11 @@ class ProgramTask(NanoTask):
 
     max_constant: int = 29
     thinking: bool = False
+    time_limit_s: int = 1
 
     name: str = "nano.program"
     domain: str = "code"
-    metric: ClassVar[str] = "known_solution"
+    metric: ClassVar[str] = "passed"
 
     def draw(self, rng: random.Random) -> Draft:
         number = rng.randrange(len(SPECS))
@@ -134,68 +132,30 @@ class ProgramTask(NanoTask):
         solutions = [f"def {signature}:\n    return {body.format(c=c, d=d)}" for body in spec.solutions]
         takes_two = any("{d}" in body for body in spec.solutions)
         key = [number, c, d if takes_two else 0]
-        arguments = random.Random(str(key))  # the same function, the same tests
-        reference = {"solutions": solutions, "tests": [_test(arguments, name, spec, c, d) for _ in range(3)]}
-        return Draft(key, question, (Message("assistant", solutions[0]),), reference, False)
+        tests = [[f"{name}({value!r})", expected] for value, expected in hidden_cases(*key)]
+        return Draft(key, question, (Message("assistant", solutions[0]),), {"tests": tests}, False)
 
-    def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
-        code = code_of(answer)
-        found = normalised(code)
-        if found is None:
-            return verdict(False, "not a Python program of the length asked for")
-        known = {normalised(solution) for solution in rollout.prompt.reference["solutions"]}
-        return verdict(found in known, "a known solution" if found in known else "none of the known solutions")
+    async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
+        """1 when all hidden tests pass, else 0 (see `partial`)."""
+        if refused := self.refuse(rollout.answer):
+            return refused
+        tests = [CallTest(call, expected) for call, expected in rollout.prompt.reference["tests"]]
+        return await self.run_tests(code_block(rollout.answer), tests)
 
 
-def _test(rng: random.Random, name: str, spec: Spec, c: int, d: int) -> list[Any]:
-    """A call as text and the value it must give, as JSON: `["f(4)", 7]`."""
+@functools.lru_cache(maxsize=4096)
+def hidden_cases(number: int, c: int, d: int) -> tuple[tuple[Any, Any], ...]:
+    """(argument, value) pairs of function `number` with its constants; the same ones each time.
+
+    Chosen to tell functions apart: at, next to and far from the constants; lists and texts shorter and longer than they are.
+    """
+    rng, spec = random.Random(str((number, c, d))), SPECS[number]
+    sizes = (1, c, c + 1, c + 2 + rng.randint(0, 4))
     if spec.argument == "x":
-        argument: Any = rng.randint(0, 40)
+        arguments: list[Any] = [c - 1, c, c + 1, c + d, 0, 1, rng.randint(50, 99)]
     elif spec.argument == "xs":
-        argument = [rng.randint(0, 30) for _ in range(rng.randint(2, 6))] + [c] * rng.randint(0, 2)
+        near = (c, c - 1, c + 1)
+        arguments = [[c, c, c + 1, 0], *([rng.choice((rng.randint(0, 40), *near)) for _ in range(size)] for size in sizes)]
     else:
-        argument = rng.choice(_WORDS)
-    return [f"{name}({argument!r})", spec.compute(argument, c, d)]
-
-
-def code_of(answer: str) -> str:
-    """The last fenced block, or the whole answer where there is none."""
-    fenced = _FENCE.findall(answer)
-    return fenced[-1] if fenced else answer
-
-
-def normalised(code: str) -> str | None:
-    """The syntax tree as text, comprehension variables renamed by order and docstrings left out; None if it does not parse."""
-    if len(code) > _MAX_CODE_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
-        return ast.dump(_Normalise().visit(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-class _Normalise(ast.NodeTransformer):
-    """Renames the variables that comprehensions bind, and drops docstrings and annotations."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if len(node.body) > 1 and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-        node.returns = None
-        for argument in node.args.args:
-            argument.annotation = None
-        return self.generic_visit(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        for generator in node.generators:
-            if isinstance(generator.target, ast.Name):
-                self._names[generator.target.id] = f"_{len(self._names)}"
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self._names.get(node.id, node.id), node.ctx)
+        arguments = ["".join(rng.choice(_LETTERS) for _ in range(size)) for size in sizes]
+    return tuple((argument, spec.compute(argument, c, d)) for argument in arguments)
