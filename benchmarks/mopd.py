@@ -10,8 +10,8 @@
           ablation    one choice changed at a time.
 
 A training is 5,120 rollouts (GRPO's more), an evaluation on all tasks 1,800 (dev) or 2,700 (test); a seed has eight trainings, one,
-three and four in the order of the parts. Everything is kept in --work, so that the same command goes on where it stopped. Teachers are chosen on dev prompts, all
-figures are of test prompts, the same ones for every checkpoint.
+three and four in the order of the parts. Everything is kept in --work, so that the same command goes on where it stopped. Teachers are
+chosen on dev prompts, all figures are of test prompts, the same ones for every checkpoint.
 """
 
 import argparse
