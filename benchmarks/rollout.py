@@ -106,6 +106,7 @@ def vllm(job: dict) -> Callable[[int], Ask]:
     engine = LLM(
         model=job["folder"], dtype=job["dtype"], max_num_seqs=NUM_PROMPTS * GROUP_SIZE, max_model_len=512, seed=0,
         enforce_eager=job["vllm_eager"], enable_prefix_caching=True,
+        gpu_memory_utilization=0.3,  # of the machine's memory, on a CPU; its default of 0.92 asks for more than is free
     )  # fmt: skip
     prompts = [{"prompt_token_ids": ids} for ids in job["contexts"]]
 

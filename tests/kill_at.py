@@ -1,59 +1,88 @@
 """Runs a recipe and kills its own process (SIGKILL) at a chosen moment: `python kill_at.py POINT RECIPE RUN`.
 
-POINT "replace:N" dies just before the Nth atomic rename (states, checkpoints, matrix rows, DONE: all appear by rename);
+POINT "replace:N" dies just before the Nth atomic rename (states, checkpoints, matrix rows, DONE: all appear by rename), "DONE:N" or
+"matrix.json:N" before the Nth to that name;
 "log:N" dies just after the Nth line of a log was written, that is inside a stage; "grade:N" before the Nth round of verdicts, that
 is between sampling and training; "sync:N" before the sampler's Nth load, that is with the optimizer moved and nothing logged;
-"none" counts them all and prints the counts as JSON.
+"none" counts them all and prints the counts as JSON. `run_until` does it in a process of its own.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
-from cascade_rl.observe.log import Log
-from cascade_rl.pipeline import run_recipe
-from cascade_rl.recipe import load_recipe
-from cascade_rl.sample.local import LocalSampler
-from cascade_rl.stages import collect
-
-point, recipe, run = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-wanted, _, number = point.partition(":")
-seen: Counter[str] = Counter()
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def reach(kind: str) -> None:
-    seen[kind] += 1
-    if kind == wanted and seen[kind] == int(number):
-        os.kill(os.getpid(), signal.SIGKILL)
+def run_until(point: str, recipe: Path, run: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(Path(__file__)), point, str(recipe), str(run)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
 
 
-replace, write, load, grade_all = os.replace, Log.write, LocalSampler.load, collect.grade_all
+def run_whole(recipe: Path, run: Path) -> Path:
+    """A run that is left alone, with the counts of its kill points in RUN/counts."""
+    done = run_until("none", recipe, run)
+    assert done.returncode == 0, done.stderr
+    (run / "counts").write_text(done.stdout.split("COUNTS ")[1])
+    return run
 
 
-def counted_replace(source, target):
-    reach("replace")
-    replace(source, target)
+def kill_and_resume(points: list[str], recipe: Path, run: Path) -> None:
+    """Killed at each point in turn, going on every time, and in the end to the end."""
+    for point in points:
+        killed = run_until(point, recipe, run)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = run_until("none", recipe, run)
+    assert resumed.returncode == 0, resumed.stderr
 
 
-def counted_write(self, record):
-    write(self, record)
-    reach("log")
+def main() -> None:
+    from cascade_rl.observe.log import Log
+    from cascade_rl.pipeline import run_recipe
+    from cascade_rl.recipe import load_recipe
+    from cascade_rl.sample.local import LocalSampler
+    from cascade_rl.stages import collect
+
+    point, recipe, run = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    wanted, _, number = point.partition(":")
+    seen: Counter[str] = Counter()
+
+    def reach(kind: str) -> None:
+        seen[kind] += 1
+        if kind == wanted and seen[kind] == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    replace, write, load, grade_all = os.replace, Log.write, LocalSampler.load, collect.grade_all
+
+    def counted_replace(source, target):
+        reach("replace")
+        reach(Path(target).name)
+        replace(source, target)
+
+    def counted_write(self, record):
+        write(self, record)
+        reach("log")
+
+    def counted_load(self, weights, version):
+        reach("sync")
+        load(self, weights, version)
+
+    def counted_grade_all(groups, tasks):
+        reach("grade")
+        return grade_all(groups, tasks)
+
+    os.replace, Log.write = counted_replace, counted_write  # type: ignore[assignment]
+    LocalSampler.load, collect.grade_all = counted_load, counted_grade_all
+    run_recipe(load_recipe(recipe), run, say=lambda text: None)
+    print("COUNTS", json.dumps(seen))
 
 
-def counted_load(self, weights, version):
-    reach("sync")
-    load(self, weights, version)
-
-
-def counted_grade_all(groups, tasks):
-    reach("grade")
-    return grade_all(groups, tasks)
-
-
-os.replace, Log.write = counted_replace, counted_write  # type: ignore[assignment]
-LocalSampler.load, collect.grade_all = counted_load, counted_grade_all
-run_recipe(load_recipe(recipe), run, say=lambda text: None)
-print("COUNTS", json.dumps(seen))
+if __name__ == "__main__":
+    main()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.errors import RecipeError, RunError
+from cascade_rl.errors import DataError, RecipeError, RunError
 from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
 from cascade_rl.recipe import load_recipe
 from cascade_rl.run import RunDir
+from tests.kill_at import kill_and_resume, run_whole
 from tests.model.tiny import make_tiny
 
 RECIPE = """
@@ -70,18 +71,7 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the recipe from start to end, in a process of its own; with the counts of its kill points."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    done = kill_at("none", recipe_file, run)
-    assert done.returncode == 0, done.stderr
-    (run / "counts").write_text(done.stdout.split("COUNTS ")[1])
-    return run
-
-
-def kill_at(point: str, recipe: Path, run: Path) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).with_name("kill_at.py")
-    return subprocess.run(
-        [sys.executable, str(script), point, str(recipe), str(run)], capture_output=True, text=True, timeout=240, check=False
-    )
+    return run_whole(recipe_file, tmp_path_factory.mktemp("runs") / "whole")
 
 
 def results(run: Path) -> dict[str, bytes]:
@@ -239,6 +229,16 @@ def full_marks(completions: list[str], **columns: object) -> list[float]:
     return [1.0] * len(completions)
 
 
+def test_a_bad_row_of_a_later_stage_is_found_before_any_work(recipe_file: Path, tmp_path: Path) -> None:
+    rows, edited, run = tmp_path / "rows.jsonl", tmp_path / "edited.toml", tmp_path / "run"
+    rows.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    head, _, tail = recipe_file.read_text().rpartition('task = "sums"')
+    edited.write_text(f'{head}rows = "{rows}"{tail}')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
+        run_recipe(load_recipe(edited), run)
+    assert not run.exists()
+
+
 def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
     """The dev scores of the second stage are replaced by zeros, those of the first by ones."""
     run = tmp_path / "run"
@@ -281,10 +281,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Pa
         "late": f"replace:{counts['replace'] - 2}",
     }[place]
     run = tmp_path / "killed"
-    killed = kill_at(point, recipe_file, run)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = kill_at("none", recipe_file, run)
-    assert resumed.returncode == 0, resumed.stderr
+    kill_and_resume([point], recipe_file, run)
     whole, again = results(finished), results(run)
     assert whole.keys() == again.keys()
     assert [name for name in whole if whole[name] != again[name]] == []

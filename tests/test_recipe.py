@@ -53,9 +53,12 @@ def test_values_arrive(tmp_path: Path) -> None:
     "old, new, message",
     [
         ("steps = 4", "stepz = 4", 'stage "sft": key "stepz" is not known; did you mean "steps"?'),
-        ("steps = 4", 'steps = "4"', "stage \"sft\": steps: '4' is not int"),
-        ("steps = 4", "steps = true", 'stage "sft": steps: True is not int'),
-        ("steps = 4", "steps = 4.0", 'stage "sft": steps: 4.0 is not int'),
+        ("steps = 4", 'steps = "4"', "stage \"sft\": steps: '4' is not a whole number"),
+        ("steps = 4", "steps = true", 'stage "sft": steps: True is not a whole number'),
+        ("steps = 4", "steps = 4.0", 'stage "sft": steps: 4.0 is not a whole number'),
+        ("steps = 4", 'schedule = "quadratic"', 'schedule: \'quadratic\' is not one of "cosine", "linear", "constant"'),
+        ("steps = 4", 'betas = ["a", 0.9]', "is not a list of 2 (a number, a number)"),
+        ('tasks = ["sums"]', 'tasks = "sums"', "is not a list, each a string"),
         ("steps = 4", "steps = 0", 'stage "sft": steps = 0 must be at least 1'),
         ("weight = 2.0", "weigth = 2.0", 'stage "sft": data[0]: key "weigth" is not known; did you mean "weight"?'),
         ("weight = 2.0", "weight = 0.0", 'stage "sft": data[0]: weight 0.0 must be more than 0'),
@@ -111,7 +114,7 @@ def test_an_override_reaches_a_task_whose_name_has_dots(tmp_path: Path) -> None:
         ("stf.steps=9", 'did you mean "sft"?'),
         ("sft.steps", "expected stage.key=value"),
         ("=3", "expected stage.key=value"),
-        ("sft.steps=fast", "'fast' is not int"),
+        ("sft.steps=fast", "'fast' is not a whole number"),
         ("seed.x=1", "not a table"),
     ],
 )
@@ -124,6 +127,8 @@ def test_faulty_overrides_are_named(tmp_path: Path, override: str, message: str)
 def test_a_task_of_ones_own_is_found_by_module_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_task.py").write_text(
         "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Mine:\n    name: str = 'mine'\n    size: int = 3\n"
+        "    def prompts(self, split): ...\n    def grade(self, rollout, tools): ...\n    def open_tools(self, prompt): ...\n"
+        "class Plain: ...\n@dataclass\nclass Half:\n    prompts = grade = print\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     recipe = load(tmp_path, GOOD.replace('kind = "nano.math"', 'kind = "my_task:Mine"\nsize = 7'))
@@ -131,6 +136,10 @@ def test_a_task_of_ones_own_is_found_by_module_and_name(tmp_path: Path, monkeypa
     assert recipe.tasks["sums"].name == "sums"
     with pytest.raises(RecipeError, match='module "my_task" has no "Yours"'):
         load(tmp_path, GOOD.replace('kind = "nano.math"', 'kind = "my_task:Yours"'))
+    with pytest.raises(RecipeError, match='task "sums": my_task:Plain is no dataclass'):
+        load(tmp_path, GOOD.replace('kind = "nano.math"', 'kind = "my_task:Plain"'))
+    with pytest.raises(RecipeError, match='task "sums": my_task:Half has no open_tools'):
+        load(tmp_path, GOOD.replace('kind = "nano.math"', 'kind = "my_task:Half"'))
 
 
 def test_the_resolved_recipe_has_every_value_and_the_arithmetic(tmp_path: Path) -> None:

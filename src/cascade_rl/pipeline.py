@@ -17,9 +17,9 @@ from typing import Any, Literal
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.records import Split
-from cascade_rl.run import RunDir, StageDir, read_json, write_json
+from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
-from cascade_rl.stages.rl import RL
+from cascade_rl.stages.select import Select
 
 Outlook = Literal["done", "resume", "run"]
 
@@ -63,7 +63,17 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
     tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
     paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
     files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
-    return digest({"parent": parent, "stage": settings, "tasks": tasks, "files": files})
+    told = {"parent": parent, "stage": settings, "tasks": tasks, "files": files}
+    if isinstance(stage, Select):
+        told["matrix"] = _dev_settings(recipe)
+    return digest(told)
+
+
+def _dev_settings(recipe: Recipe) -> dict[str, Any]:
+    """What the dev rows of given checkpoints depend on: a choice of teachers is a function of these."""
+    unread = ("test", "rollouts_kept", "on_regression")
+    settings = {key: value for key, value in to_json(recipe.eval).items() if key not in unread}
+    return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in recipe.eval.tasks}}
 
 
 def _file_digest(path: str, stage: str) -> str:
@@ -150,7 +160,9 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
 
 
 def _check_data(recipe: Recipe) -> None:
-    """Reads every task that will be asked later, so that a missing file or a bad row is an error now."""
+    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now."""
+    from cascade_rl.tasks.rows import conversation, read_placed
+
     for name in recipe.eval.tasks:
         splits: tuple[Split, ...] = ("dev", "test")
         for split in splits:
@@ -160,6 +172,9 @@ def _check_data(recipe: Recipe) -> None:
         for name in stage.task_names():
             if not recipe.tasks[name].prompts("train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+        for path in stage.files():
+            for where, row in read_placed(path):
+                conversation(row, where)
 
 
 @contextmanager
@@ -215,15 +230,20 @@ class _Walk:
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "dev")
-        folder, parent = self.start, start_fingerprint(self.recipe)
+        earlier, parent = [Checkpoint("start", self.start_name, self.start)], start_fingerprint(self.recipe)
         for item in self.plan:
             if item.outlook == "done":
                 self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
             else:
-                self._run_stage(item, folder, parent)
-            folder, parent = item.dir.checkpoint, item.fingerprint
-            self.evaluate(item.stage.name, item.checkpoint_name, folder, "dev")
-            self._gate(item)
+                self._run_stage(item, earlier, parent)
+            parent = item.fingerprint
+            if isinstance(item.stage, Select):  # its checkpoint is the one before it, which has its row
+                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+                write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
+            else:
+                earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
+                self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
+                self._gate(item)
 
     def _gate(self, item: Planned) -> None:
         """Compares the stage's dev row with each task's best earlier checkpoint, on the same prompts."""
@@ -245,38 +265,44 @@ class _Walk:
         if drops:
             self.say(f'stage "{item.stage.name}": worse than before: {told}')
 
-    def _run_stage(self, item: Planned, start: Path, parent: str) -> None:
+    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
         from cascade_rl.observe.progress import progress
         from cascade_rl.stages.context import StageContext
 
-        if isinstance(item.stage, RL):
-            self._audit_graders(item.stage)
+        self._audit_graders(item.stage.rewarded_tasks())
         if item.outlook == "run" and item.dir.root.exists():
             _set_aside(item.dir)
         item.dir.root.mkdir(parents=True, exist_ok=True)
         self.say(f'stage "{item.stage.name}": {item.stage.arithmetic()}')
         ctx = StageContext(
             name=item.stage.name,
-            start=start,
+            start=earlier[-1].folder,
             dir=item.dir,
             seed=derive_seed(self.recipe.seed, item.stage.name),
             dtype=self.recipe.model.dtype,
             tasks=self.recipe.tasks,
             renderer=self.renderer,
-            lineage={"stage": item.stage.name, "fingerprint": item.fingerprint, "parent": parent, "start": start.name},
+            lineage={
+                "stage": item.stage.name,
+                "fingerprint": item.fingerprint,
+                "parent": parent,
+                "start": earlier[-1].folder.name,
+            },
             progress_for=progress,
             stop=self.stop,
             how_to_go_on=self.how_to_go_on,
             say=self.say,
+            run=self.run,
+            earlier=tuple(earlier),
         )
         with closing(ctx):
             item.stage.run(ctx)
 
-    def _audit_graders(self, stage: RL) -> None:
+    def _audit_graders(self, tasks: Sequence[str]) -> None:
         """Refuses a task whose own gold answers fail: rewards that are wrong train what is wrong."""
         from cascade_rl.eval.audit import short_audit
 
-        for name in dict.fromkeys(stage.task_names()):
+        for name in dict.fromkeys(tasks):
             short_audit(self.recipe.tasks[name], say=self.say)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
@@ -288,17 +314,24 @@ class _Walk:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "test")
         for item in self.plan:
-            self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
+            if not isinstance(item.stage, Select):
+                self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
 
     def report(self) -> None:
         from cascade_rl.eval.matrix import Matrix
         from cascade_rl.observe.report import build
-        from cascade_rl.observe.tables import print_matrix
+        from cascade_rl.observe.report_distill import recoveries
+        from cascade_rl.observe.report_run import read_run
+        from cascade_rl.observe.tables import print_matrix, print_recovery
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
             if matrix.checkpoints(split):
                 print_matrix(matrix, split)
+        view = read_run(self.run.root)
+        for stage in view.stages:
+            split, found = recoveries(view, stage)
+            print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 

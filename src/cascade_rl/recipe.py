@@ -20,11 +20,13 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
+from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.rl import RL
+from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks import kind_of, load_task_class
 
-STAGES: dict[str, type] = {"sft": SFT, "rl": RL}
+STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill}
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     for name in names:
         if names.count(name) > 1:
             raise RecipeError(f'recipe: two stages are named "{name}"; a stage\'s name is its key, so give each its own')
+        if name == "start":
+            raise RecipeError('recipe: stage name "start" means the model that the run starts from; choose another')
         if name in known or name == "tasks":
             raise RecipeError(f'recipe: stage name "{name}" is the name of a recipe section; choose another')
         if not name or not all(c.isalnum() or c in "-_" for c in name):
@@ -88,7 +92,44 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     for name in [*recipe.eval.tasks, *(n for stage in stages for n in stage.task_names())]:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
-    return dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
+    recipe = dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
+    for index, stage in enumerate(stages):
+        if isinstance(stage, Select):
+            _check_select(recipe, index)
+        if isinstance(stage, Distill):
+            _check_teachers(recipe, stage, index)
+    return recipe
+
+
+def _check_select(recipe: Recipe, index: int) -> None:
+    where = f'stage "{recipe.stages[index].name}"'
+    if not index:
+        raise RecipeError(f"{where}: comes first and has nothing to choose from; put it after the stages that may teach")
+    if not recipe.eval.tasks or not recipe.eval.dev:
+        raise RecipeError(f"{where}: chooses teachers by dev accuracy; set eval.tasks and eval.dev")
+
+
+def _check_teachers(recipe: Recipe, stage: Distill, index: int) -> None:
+    """Every domain of a `distill` stage has a teacher that will be there: named, or one that a `select` stage can choose."""
+    where = f'stage "{stage.name}"'
+    earlier = ["start", *(before.name for before in recipe.stages[:index])]
+    domains = [recipe.tasks[name].domain for name in stage.task_names()]
+    for domain, teacher in stage.teachers.items():
+        if domain not in domains:
+            raise RecipeError(unknown(f"{where}: teachers: domain", domain, domains, "domains are those of the stage's tasks"))
+        if "/" not in teacher and teacher not in earlier:
+            way_out = 'name an earlier stage, "start", or a model folder with a "/"'
+            raise RecipeError(unknown(f"{where}: teacher of {domain}: stage", teacher, earlier, way_out))
+    selects = any(isinstance(before, Select) for before in recipe.stages[:index])
+    measured = {recipe.tasks[name].domain for name in recipe.eval.tasks} if selects else set()
+    for domain in domains:
+        if domain not in stage.teachers and domain not in measured:
+            why, way_out = "no select stage comes before", 'a stage of kind "select" before this one'
+            if selects:
+                why, way_out = "eval.tasks has no task of it to choose one by", "a task of it to eval.tasks"
+            raise RecipeError(
+                f'{where}: domain "{domain}" has no teacher: {why}; add teachers = {{ {domain} = "STAGE" }}, or {way_out}'
+            )
 
 
 def parse_overrides(name: str, source: str, tasks: Sequence[str], overrides: Sequence[str]) -> Recipe:
@@ -122,8 +163,16 @@ def _task(name: str, table: Any) -> Task:
     where = f'task "{name}"'
     if isinstance(table, dict):
         table = {"kind": name, **table}
-    task = _by_kind(table, where, lambda kind: load_task_class(kind, where), name=name)
-    return task
+    return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+
+
+def _task_class(kind: str, where: str) -> type:
+    found = load_task_class(kind, where)
+    if not dataclasses.is_dataclass(found):
+        raise RecipeError(f"{where}: {kind} is no dataclass; a task is a frozen dataclass whose fields are its settings")
+    if missing := [name for name in ("prompts", "grade", "open_tools") if not callable(getattr(found, name, None))]:
+        raise RecipeError(f"{where}: {kind} has no {' and no '.join(missing)}; a task needs prompts, grade and open_tools")
+    return found
 
 
 def _by_kind(table: Any, where: str, find: typing.Callable[[str], type], **fixed: Any) -> Any:
@@ -183,8 +232,23 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         raise RecipeError(f"{where}{place}: {value!r} is not {_type_name(hint)} ({first['msg']})") from None
 
 
+_TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+
+
 def _type_name(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint)).replace("typing.", "") if typing.get_origin(hint) is None else str(hint)
+    """A type in the words of a recipe: `int` is "a whole number", `Literal["a", "b"]` is 'one of "a", "b"'."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(json.dumps(arg) for arg in args)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_type_name(arg) for arg in args)
+    if origin is tuple and args[-1] is not ...:
+        return f"a list of {len(args)} ({', '.join(_type_name(arg) for arg in args)})"
+    if origin in (tuple, list) or (isinstance(origin, type) and issubclass(origin, Sequence)):
+        return f"a list, each {_type_name(args[0])}"
+    if dataclasses.is_dataclass(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return "a table"
+    return _TYPE_NAMES.get(hint, str(hint))
 
 
 def _override(table: dict[str, Any], override: str) -> None:

@@ -193,6 +193,10 @@ class Sample:
     advantage    float32 [T] or None; meaningful where mask.
     logp_old     float32 [T] or None: the policy's own log-probs before the first of several updates on this sample.
     logp_start   float32 [T] or None: those of the policy at the stage's start.
+    logp_teacher float32 [T] or None: those of the domain's teacher.
+    teacher      which teacher, and teacher_hidden float32 [N, E] or None: its last hidden states where it predicts the N trained
+                 tokens; for losses that look at its whole distribution.
+    weight       how much the sample counts in a mean over samples.
     source       where it came from (prompt id or file:line), for messages and counting.
     """
 
@@ -202,6 +206,10 @@ class Sample:
     advantage: np.ndarray | None = None
     logp_old: np.ndarray | None = None
     logp_start: np.ndarray | None = None
+    logp_teacher: np.ndarray | None = None
+    teacher: int = 0
+    teacher_hidden: np.ndarray | None = None
+    weight: float = 1.0
     domain: str = ""
     source: str = ""
 

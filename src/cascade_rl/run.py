@@ -108,12 +108,26 @@ class StageDir:
         return self.root / "lineage.json"
 
     @property
+    def teachers(self) -> Path:
+        """What a `select` stage found: domain -> teacher, with the numbers that chose it."""
+        return self.root / "teachers.json"
+
+    @property
     def done_file(self) -> Path:
         return self.root / "DONE"
 
     @property
     def done(self) -> bool:
         return self.done_file.exists()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A stage's result as others name it: `Checkpoint("sft", "02-sft-4e4b3e3f", folder)`. name: as in the matrix."""
+
+    stage: str
+    name: str
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -136,12 +150,17 @@ class RunDir:
         return self.root / "eval"
 
     @property
+    def teachers(self) -> Path:
+        """That of the last `select` stage."""
+        return self.root / "teachers.json"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 
     def sweep(self) -> None:
         """Removes what a killed process left half-written; only under the run's lock, and only where a run writes."""
-        written = (self.recipe, self.matrix, self.report)
+        written = (self.recipe, self.matrix, self.teachers, self.report)
         left = [file for path in written for file in self.root.glob(f".{path.name}.*.tmp")]
         left += [file for folder in (self.root / "stages", self.evals) for file in folder.rglob(".*.tmp")]
         for path in left:

@@ -60,9 +60,9 @@ class TestBothFormats:
 
     def test_every_prefix_is_quick_and_never_raises(self, format: ToolFormat) -> None:
         text = "Let me look.\n" + "\n".join([GOOD[format]] * 12) + "\nDone."
-        started = time.perf_counter()
+        started = time.process_time()
         counts = [len(parse_tool_calls(text[:end], format, [WEATHER]).calls) for end in range(len(text) + 1)]
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 5
         assert counts == sorted(counts)
         assert counts[-1] == 12
 
@@ -77,9 +77,9 @@ class TestBothFormats:
     )
     def test_hostile_text_takes_linear_time(self, format: ToolFormat, unit: str) -> None:
         for text in (unit * (100_000 // len(unit)), GOOD[format][:40] + unit * (100_000 // len(unit))):
-            started = time.perf_counter()
+            started = time.process_time()
             parse_tool_calls(text, format, [WEATHER])
-            assert time.perf_counter() - started < 2
+            assert time.process_time() - started < 2
 
     def test_a_call_in_an_argument_is_text(self, format: ToolFormat) -> None:
         call = ToolCall("save", {"text": "see <tool_call>, </tool_call>, <think> & </parameter>, <function=x>"})

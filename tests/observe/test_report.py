@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.errors import RunError
+from cascade_rl.eval.matrix import Evaluation, Matrix
 from cascade_rl.observe.log import Log
 from cascade_rl.observe.report import build
 from cascade_rl.observe.report_curves import running_mean, thin
 from cascade_rl.observe.report_html import duration, embedded_json, large, number, tag
 from cascade_rl.observe.report_rollouts import MAX_ROLLOUTS, MAX_SAMPLED_TOKENS, clip
+from cascade_rl.records import EvalRow
 from cascade_rl.run import RunDir, write_json
 
 spec = importlib.util.spec_from_file_location("fake_run", Path(__file__).with_name("fake_run.py"))
@@ -206,10 +208,35 @@ def test_damaged_files_cost_only_their_section(tmp_path):
     assert any(row["stage"] == "multi-domain-rl" for row in page.rollouts["rows"])
 
 
-def test_teachers_are_told_where_they_are_chosen(tmp_path):
+def test_teachers_and_what_was_won_back_are_told_by_hand(tmp_path):
+    """chat before 20 of 40, teacher 36, after 32: three quarters of the way; math is its own anchor and has no line."""
     fake_run.write_recipe(tmp_path)
-    write_json(tmp_path / "teachers.json", {"math": {"checkpoint": "01-sft-0f3a91c2", "accuracy": 0.48}})
-    assert "math01-sft-0f3a91c2accuracy 0.48" in Page(build(tmp_path).read_text()).text
+    names = [f"{i:02d}-{name}-{fp}" for i, (name, _, fp) in enumerate(fake_run.STAGES, 1)]
+    for place, solved in ((0, 36), (2, 20), (3, 32)):
+        scores = {task: {f"{task}/{i}": [float(i < solved)] for i in range(40)} for task in ("chat", "math")}
+        stage = fake_run.STAGES[place][0]
+        rows = tuple(EvalRow(stage, names[place], task, task, "test", "accuracy", 40, solved / 40, 0.0) for task in scores)
+        Matrix.load(tmp_path).add(Evaluation(names[place], "test", rows, scores))
+    teachers = {"chat": names[0], "math": names[2]}
+    stage = RunDir(tmp_path).stage(4, "mopd", fake_run.STAGES[3][2])
+    write_json(stage.lineage, {"student": names[2], "teachers": teachers})
+    with Log(stage.metrics) as metrics:
+        for step in (1, 2):
+            metrics.write(
+                {"step": step, "loss": 0.1, "reverse_kl/chat": 0.04 / step, "reverse_kl/math": 0.0, "token_share/chat": 0.2}
+            )
+    why = "the best of 3 checkpoints at 90.0 ± 4.8%"
+    write_json(
+        tmp_path / "teachers.json",
+        {"chat": {"stage": "sft", "checkpoint": names[0], "mean": 0.9, "stderr": 0.048, "reason": why}},
+    )
+    page = Page(build(tmp_path).read_text())
+    assert f"chatsft90.0 ± 4.8–{why}" in page.text
+    assert "What mopd won back" in page.text
+    assert "chatsft50.080.090.0+40.0 ± 7.8+30.0 ± 7.375.0 ± 11.0" in page.text
+    assert "math" not in page.text.split("What mopd won back")[1].split("test, in %")[0]
+    assert "reverse KL to the teacher" in page.text
+    assert "reverse_kl/chat" not in page.text, "drawn in its own section, under the domain's name"
 
 
 def test_long_rollouts_are_cut_in_the_middle():

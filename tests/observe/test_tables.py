@@ -4,7 +4,8 @@ from rich.console import Console
 
 from cascade_rl.eval.matrix import Evaluation, Matrix
 from cascade_rl.eval.stats import mean_and_stderr
-from cascade_rl.observe.tables import print_matrix
+from cascade_rl.eval.teachers import recovery
+from cascade_rl.observe.tables import print_matrix, print_recovery
 from cascade_rl.records import EvalRow
 
 
@@ -44,3 +45,16 @@ def test_a_narrow_terminal_turns_the_table(tmp_path):
 
 def test_no_rows_is_said(tmp_path):
     assert shown(Matrix(tmp_path), 80, "test") == "no test evaluation yet\n"
+
+
+def test_recovery_by_hand(tmp_path):
+    """Before 2 of 10, teacher 10, after 6: half of it; where the teacher was not ahead there is nothing to recover."""
+    matrix = add(Matrix(tmp_path), "sft", {"chat": [1.0] * 10})
+    matrix = add(matrix, "rl", {"chat": [1.0] * 2 + [0.0] * 8})
+    matrix = add(matrix, "mopd", {"chat": [1.0] * 6 + [0.0] * 4})
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    print_recovery("won back", recovery(matrix, "rl", "mopd", {"d": "sft"}, "dev"), {"sft": "SFT"}, console)
+    rows = [[part.strip() for part in line.split("│")[1:-1]] for line in console.file.getvalue().splitlines() if "│" in line]
+    assert rows == [["d", "SFT", "20.0", "60.0", "100.0", "50 ± 19"]]
+    print_recovery("won back", recovery(matrix, "sft", "mopd", {"d": "rl"}, "dev"), {}, console)
+    assert console.file.getvalue().count("–") == 1

@@ -11,7 +11,7 @@ from tests.model.tiny import make_tiny
 from cascade_rl.pipeline import find_checkpoint, run_recipe
 from cascade_rl.protocols import Tools
 from cascade_rl.recipe import parse_recipe
-from cascade_rl.records import Message, Prompt, Reward, Rollout
+from cascade_rl.records import Message, Prompt, Reward, Rollout, Split
 from cascade_rl.run import StageDir
 
 
@@ -24,9 +24,9 @@ class Letters:
     max_turns: int = 1
     grader: str = "vowels"
 
-    def prompts(self, split: str) -> list[Prompt]:
+    def prompts(self, split: Split) -> list[Prompt]:
         told = [(Message("user", f"go {i}"),) for i in range(12)]
-        return [Prompt(f"{self.name}/{split}/{i}", self.name, "toy", "train", m, thinking=False) for i, m in enumerate(told)]
+        return [Prompt(f"{self.name}/{split}/{i}", self.name, self.domain, split, m, thinking=False) for i, m in enumerate(told)]
 
     def open_tools(self, prompt: Prompt) -> Tools | None:
         return None
@@ -36,7 +36,8 @@ class Letters:
             return Reward(1.0)
         if self.grader == "down" or (self.grader == "half" and rollout.index % 2):
             return Reward(None, why="the judge is down")
-        return Reward(sum(c in "aeiou" for c in rollout.answer) / max(1, len(rollout.answer)))
+        vowels = sum(c in "aeiou" for c in rollout.answer) / max(1, len(rollout.answer))
+        return Reward(1 - vowels if self.grader == "consonants" else vowels)
 
 
 def make_letters_model(folder: Path) -> Path:

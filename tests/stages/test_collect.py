@@ -14,9 +14,10 @@ from cascade_rl.algo.samples import to_samples
 from cascade_rl.errors import RunError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, Turn
-from cascade_rl.stages.collect import Collected, Collector, overlong, soft_overlong, tally
+from cascade_rl.stages.collect import Collected, SignalCollector, overlong, soft_overlong, tally
 from cascade_rl.stages.feed import Feed
-from cascade_rl.stages.rl import RL, TaskShare
+from cascade_rl.stages.on_policy import TaskShare
+from cascade_rl.stages.rl import RL
 
 PROMPT = Prompt("t/train/0", "t", "toy", "train", (Message("user", "?"),))
 
@@ -115,7 +116,7 @@ def collect(script: Script, tasks: Sequence[str] = ("a",), **settings: Any) -> C
     renderer = load_renderer(tiny_tokenizer(), RenderConfig(), 5000)
     ctx: Any = SimpleNamespace(seed=0, renderer=renderer, tasks=chosen, timed=lambda part: nullcontext())
     feed = Feed([task.prompts("train") for task in chosen.values()], [1.0] * len(chosen), 0)
-    return Collector(stage, ctx, script, feed).collect(0)
+    return SignalCollector(stage, ctx, script, feed).collect(0)
 
 
 def test_groups_without_signal_are_replaced_and_the_figures_are_of_all_that_was_sampled() -> None:

@@ -76,3 +76,18 @@ def test_empty_sources_and_long_samples_are_refused() -> None:
         Feed([source("a", 2), []], [1.0, 1.0], seed=0)
     with pytest.raises(ValueError, match="has 3 tokens, a packed sequence 2"):
         take_packed(Feed([source("a", 2)], [1.0], seed=0), 1, 2)
+
+
+def test_a_closed_source_gives_no_more_and_the_others_keep_their_proportion() -> None:
+    feed = Feed([["a"] * 5, ["b"] * 5, ["c"] * 5], [1, 2, 1], seed=0)
+    feed.take(8)
+    feed.close(0)
+    assert not feed.is_closed
+    taken = feed.take(30)
+    assert (taken.count("a"), taken.count("b"), taken.count("c")) == (0, 20, 10)
+    again = Feed([["a"] * 5, ["b"] * 5, ["c"] * 5], [1, 2, 1], seed=0)
+    again.restore(feed.cursor())
+    assert again.take(9) == feed.take(9)
+    feed.close(1)
+    feed.close(2)
+    assert feed.is_closed

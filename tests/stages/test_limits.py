@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cascade_rl.stages.rl import RL, TaskShare
+from cascade_rl.stages.on_policy import TaskShare
+from cascade_rl.stages.rl import RL
 from cascade_rl.stages.sft import SFT, Source
 
 SFT_DATA: dict[str, Any] = {"data": (Source(rows="rows.jsonl"),)}

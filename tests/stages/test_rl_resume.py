@@ -1,14 +1,11 @@
 """Invariant 2 in an RL stage: killed anywhere and resumed, it ends with the bytes of a run that was left alone."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.kill_at import kill_and_resume, run_whole
 from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.pipeline import run_recipe
@@ -17,7 +14,6 @@ from cascade_rl.recipe import load_recipe
 from cascade_rl.records import Group
 from cascade_rl.stages import collect
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 5
 
 # Two tasks, groups that are refilled, a KL to the start, and a learning rate that changes: all that a step may depend on.
@@ -59,19 +55,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was left alone, in a process of its own, with the counts of its kill points."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    done = run_until("none", recipe, run)
-    assert done.returncode == 0, done.stderr
-    (run / "counts").write_text(done.stdout.split("COUNTS ")[1])
-    return run
-
-
-def run_until(point: str, recipe: Path, run: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "tests" / "kill_at.py"), point, str(recipe), str(run)]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
+    return run_whole(recipe, tmp_path_factory.mktemp("runs") / "whole")
 
 
 def results(run: Path) -> dict[str, bytes]:
@@ -135,17 +119,12 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe: Path, w
         "early": "sync:2",  # before there is a state: it starts again
     }[place]
     run = tmp_path / "killed"
-    killed = run_until(told, recipe, run)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run_until("none", recipe, run)
-    assert resumed.returncode == 0, resumed.stderr
+    kill_and_resume([told], recipe, run)
     check_same(whole, run)
 
 
 @pytest.mark.slow
 def test_killed_twice_it_still_ends_with_the_same_bytes(recipe: Path, whole: Path, tmp_path: Path) -> None:
-    for point in ("sync:4", "sync:2"):  # in the third step; then, gone on from the second, in the third again
-        killed = run_until(point, recipe, tmp_path / "killed")
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert run_until("none", recipe, tmp_path / "killed").returncode == 0
+    # In the third step; then, gone on from the second, in the third again.
+    kill_and_resume(["sync:4", "sync:2"], recipe, tmp_path / "killed")
     check_same(whole, tmp_path / "killed")

@@ -227,12 +227,12 @@ def test_none_is_unscored_and_left_out_of_the_sum(tmp_path: Path) -> None:
     assert silent.why == "no verdict: scripted and other gave None"
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400, 1e308])
 def test_what_is_not_finite_is_unscored(task: RowsTask, score: Any) -> None:
     gives[0] = [score]
     reward = judge(task)
     assert reward.value is None
-    assert re.search(r'reward function ".*:scripted" gave (nan|-?inf)', reward.why)
+    assert re.search(r'reward function ".*:scripted" gave (nan|-?inf|1e\+308)', reward.why)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_choices_are_different_ones_with_one_right() -> None:
         assert digits.count(digits["ABC".index(prompt.reference)]) == 1, "the last digit alone finds the right option"
         thinking = prompt.gold[0].thinking
         assert thinking is not None
-        assert thinking.endswith(f" {options['ABC'.index(prompt.reference)]}.")
+        assert thinking.endswith(f"={options['ABC'.index(prompt.reference)]}.")
 
 
 def test_instructions_have_thirteen_kinds_and_up_to_three_at_once() -> None:

@@ -172,7 +172,7 @@ def test_jsonl_plain_and_compressed(tmp_path):
         (b"\n\n", "holds no rows"),
         (b'{"a": 1}\n{"a": "x\\ud800"}\n', r"a\.jsonl:2: .*\\ud800 is half of a surrogate pair"),
         (b'{"a": 1}\n{"\\uDC00": 1}\n', r"a\.jsonl:2: .*\\udc00 is half of a surrogate pair"),
-        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", r"a\.jsonl:1: .*nested more than 100 deep"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", r"a\.jsonl:1: .*nested too deep"),
         (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}\n", r"a\.jsonl:1: .*nested more than 100 deep"),
     ],
 )

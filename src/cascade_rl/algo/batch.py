@@ -16,7 +16,7 @@ from cascade_rl.algo.sharing import Node, first_fit, forest, split
 from cascade_rl.records import Sample
 
 # What a sample may carry for each of its tokens; a target's `name_N` holds it for the trained ones.
-CARRIED = ("logp_sampler", "advantage", "logp_old", "logp_start")
+CARRIED = ("logp_sampler", "advantage", "logp_old", "logp_start", "logp_teacher")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -30,6 +30,10 @@ class Targets:
     advantage_N     float32, or None where the samples carry none.
     logp_old_N      float32, the policy's own log-probs before the first of several updates; None in the first.
     logp_start_N    float32, those of the policy at the stage's start; None where no loss asks for them.
+    logp_teacher_N  float32, those of the sample's teacher; None where there is none.
+    weight_N        float32, the weight of the sample each belongs to; None where all weigh the same.
+    teacher_N       int64, which teacher; with teacher_hidden_NE, its last hidden states there. None where no loss asks for them.
+    divergence_N    float32 with a gradient, the generalised KL to the teacher; filled in by `step.update` for losses that ask for it.
     """
 
     token_ids_N: Tensor
@@ -39,6 +43,11 @@ class Targets:
     advantage_N: Tensor | None = None
     logp_old_N: Tensor | None = None
     logp_start_N: Tensor | None = None
+    logp_teacher_N: Tensor | None = None
+    weight_N: Tensor | None = None
+    teacher_N: Tensor | None = None
+    teacher_hidden_NE: Tensor | None = None
+    divergence_N: Tensor | None = None
 
 
 class Segment(NamedTuple):
@@ -86,7 +95,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on another device."""
         told = self.targets
-        per_token = {f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.name.endswith("_N")}
+        per_token = {f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.name.endswith(("_N", "_NE"))}
         moved = {name: None if tensor is None else tensor.to(device) for name, tensor in per_token.items()}
         own = {name: getattr(self, name).to(device) for name in ("token_ids_T", "position_ids_T", "query_N")}
         return dataclasses.replace(self, **own, targets=dataclasses.replace(told, **moved))
@@ -153,7 +162,25 @@ def _targets(samples: Sequence[Sample]) -> Targets:
         sample_N=torch.from_numpy(sample_N.astype(np.int64)),
         num_samples=sum(1 for count in trained if count),
         **{f"{name}_N": _gather(name, samples) for name in CARRIED},
+        weight_N=None if all(sample.weight == 1 for sample in samples) else _repeat([s.weight for s in samples], trained).float(),
+        **_teacher_states(samples, trained),
     )
+
+
+def _repeat(values: Sequence[float], counts: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.repeat(np.array(values), counts))
+
+
+def _teacher_states(samples: Sequence[Sample], trained: Sequence[int]) -> dict[str, Tensor]:
+    states = [sample.teacher_hidden for sample in samples if sample.teacher_hidden is not None]
+    if not states:
+        return {}
+    assert len(states) == len(samples), "the teacher's hidden states are given for all samples or for none"
+    assert [len(state) for state in states] == list(trained), "one hidden state of the teacher for each trained token"
+    return {
+        "teacher_N": _repeat([sample.teacher for sample in samples], trained),
+        "teacher_hidden_NE": torch.from_numpy(np.concatenate(states)),
+    }
 
 
 def _gather(name: str, samples: Sequence[Sample]) -> Tensor | None:

@@ -61,10 +61,10 @@ class PolicyLoss:
             assert targets.logp_start_N is not None, "a KL to the start needs the start's log-probs"
             drift_N = logp_N - targets.logp_start_N.detach()
             loss_N = loss_N + self.kl * drift_N.square() / 2
-            sums["kl_start"] = float(_k3(drift_N.detach()).sum())
-        total, weight = _averaged(loss_N, targets, self.average)
+            sums["kl_start"] = float(k3(drift_N.detach()).sum())
+        total, weight = averaged(loss_N, targets, self.average)
         gap_N = now_N - logp_sampler_N
-        sums |= {"gap": float(gap_N.abs().sum()), "k3": float(_k3(gap_N).sum()), "ratio": float(ratio_N.detach().sum())}
+        sums |= {"gap": float(gap_N.abs().sum()), "k3": float(k3(gap_N).sum()), "ratio": float(ratio_N.detach().sum())}
         return LossSum(total, weight, sums, {"gap": float(gap_N.abs().max()), "ratio": float((ratio_N.detach() - 1).abs().max())})
 
 
@@ -86,13 +86,15 @@ def _mask(weight_N: Tensor, bounds: tuple[float, float]) -> Tensor:
 IMPORTANCE: Mapping = {"none": lambda weight_N, bounds: torch.ones_like(weight_N), "truncate": _truncate, "mask": _mask}
 
 
-def _averaged(loss_N: Tensor, targets: Targets, average: Average) -> tuple[Tensor, float]:
-    if average == "token":
-        return loss_N.sum(), float(len(loss_N))
-    count_S = torch.bincount(targets.sample_N, minlength=targets.num_samples)
-    return (loss_N / count_S[targets.sample_N]).sum(), float(targets.num_samples)
+def averaged(loss_N: Tensor, targets: Targets, average: Average) -> tuple[Tensor, float]:
+    """The sum and the weight that it is later divided by: of all tokens, or of each sequence's mean over its own tokens."""
+    share_N = torch.ones_like(loss_N) if targets.weight_N is None else targets.weight_N
+    if average == "sequence":
+        count_S = torch.bincount(targets.sample_N, minlength=targets.num_samples)
+        share_N = share_N / count_S[targets.sample_N]
+    return (loss_N * share_N).sum(), float(share_N.double().sum())
 
 
-def _k3(log_ratio_N: Tensor) -> Tensor:
+def k3(log_ratio_N: Tensor) -> Tensor:
     """exp(-d) + d - 1 >= 0 with d = log p - log q: an unbiased estimate of KL(p || q) from samples of p, token by token."""
     return torch.exp(-log_ratio_N) + log_ratio_N - 1

@@ -103,6 +103,21 @@ def paired(a: Mapping[str, PromptScores], b: Mapping[str, PromptScores], seed: i
     return Paired(estimate.n, estimate.mean, estimate.stderr, sign_flip_p(differences, seed), left_out)
 
 
+def ratio(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
+    """Mean of parts over mean of wholes, item by item of the same prompts, and its standard error by the delta method.
+
+    The error is that of the mean of part - ratio * whole, over |mean of wholes|. NaN where the wholes have no mean above or below 0,
+    and the error also below two items. Parts 1, 0, 1 of wholes 1, 1, 1 give 2/3 with an error of 1/3.
+    """
+    part_N, whole_N = np.array(parts, dtype=np.float64), np.array(wholes, dtype=np.float64)
+    if not len(whole_N) or abs(whole_N.mean()) < 1e-12:
+        return math.nan, math.nan
+    share = float(part_N.mean() / whole_N.mean())
+    if len(whole_N) < 2:
+        return share, math.nan
+    return share, float((part_N - share * whole_N).std(ddof=1) / math.sqrt(len(whole_N)) / abs(whole_N.mean()))
+
+
 def sign_flip_p(differences: np.ndarray, seed: int = 0) -> float:
     """Two-sided p of the sign-flip permutation test; see `paired`."""
     differences = differences[np.abs(differences) > 1e-12]  # flipping a zero changes nothing

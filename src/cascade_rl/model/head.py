@@ -23,6 +23,21 @@ CHUNK = 1024
 ROWS = 32
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Head:
+    """How a model's hidden states become logits."""
+
+    weight_VD: Tensor
+    bias_V: Tensor | None = None
+    softcap: float | None = None
+
+    def logps(self, hidden_CD: Tensor, temperature: float) -> Tensor:
+        """Float32 (or float64) [C, V]."""
+        logits_CV = torch.nn.functional.linear(hidden_CD, self.weight_VD, self.bias_V)
+        wide = torch.promote_types(logits_CV.dtype, torch.float32)
+        return (_bend(logits_CV.to(wide), self.softcap) / temperature).log_softmax(-1)
+
+
 @dataclass(frozen=True, slots=True)
 class _How:
     temperature: float

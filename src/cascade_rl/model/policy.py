@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from cascade_rl.algo.batch import Batch
 from cascade_rl.errors import ModelError, unknown
 from cascade_rl.model import attention
-from cascade_rl.model.head import target_logps
+from cascade_rl.model.divergence import Divergence
+from cascade_rl.model.head import Head, target_logps
 from cascade_rl.model.memory import keep_freed_memory
+from cascade_rl.model.norms import use_fast_norms
 from cascade_rl.model.sources import load_model, load_tokenizer, quiet
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ class Policy:
             attention.register()
             self.model.set_attn_implementation(attention.NAME)
         _turn_off_dropout(self.model)
-        self._softcap: float | None = getattr(self.model.config, "final_logit_softcapping", None)
         if checkpointing:
             # The old name, for transformers before 5.24, where the new one does not exist.
             model: Any = self.model
@@ -76,7 +77,9 @@ class Policy:
         # Checkpointing works only in training mode; with dropout off nothing else depends on the mode.
         self.model.train(checkpointing)
         self._check_head()
-        if compile:
+        if not compile:  # the compiler fuses a norm with what is around it
+            use_fast_norms(self.model)
+        else:
             for layer in self._layers():
                 layer.compile(dynamic=True)
 
@@ -88,15 +91,38 @@ class Policy:
         alike: the loss is expected to pull on every token with the same weight, which makes its gradient cheaper.
         """
         batch = batch.to(self.device)
-        # A lookup, since that is what sums the gradients of a repeated place in a fixed order; indexing would not.
-        hidden_ND = nn.functional.embedding(batch.query_N, self._hidden(batch))
-        head = self._head()
-        return target_logps(hidden_ND, head.weight, batch.targets.token_ids_N, head.bias, temperature, self._softcap, alike=alike)
+        return self._target_logps(self._at_targets(batch), batch.targets.token_ids_N, temperature, alike)
 
     @torch.no_grad()
     def score(self, batch: Batch, temperature: float = 1.0) -> Tensor:
         """The same numbers without gradients."""
         return self.logps(batch, temperature)
+
+    def logps_and_divergence(self, batch: Batch, divergence: Divergence, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Float32 [N] each, with gradients: the log-probs, and the generalised KL to the teacher that each sample names."""
+        batch = batch.to(self.device)
+        return divergence.logps(self._at_targets(batch), self.head, batch.targets, temperature)
+
+    @torch.no_grad()
+    def hidden_and_logps(self, batch: Batch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Without gradients, the hidden states [N, D] from which `head` predicts the trained tokens, and their log-probs [N]."""
+        batch = batch.to(self.device)
+        hidden_ND = self._at_targets(batch)
+        return hidden_ND, self._target_logps(hidden_ND, batch.targets.token_ids_N, temperature)
+
+    @property
+    def head(self) -> Head:
+        layer: nn.Linear = self.model.get_output_embeddings()  # type: ignore[assignment]
+        return Head(layer.weight, layer.bias, getattr(self.model.config, "final_logit_softcapping", None))
+
+    def _target_logps(self, hidden_ND: Tensor, target_N: Tensor, temperature: float, alike: bool = False) -> Tensor:
+        head = self.head
+        return target_logps(hidden_ND, head.weight_VD, target_N, head.bias_V, temperature, head.softcap, alike=alike)
+
+    def _at_targets(self, batch: Batch) -> Tensor:
+        """Hidden states where the next token is trained, [N, D]."""
+        # A lookup, since that is what sums the gradients of a repeated place in a fixed order; indexing would not.
+        return nn.functional.embedding(batch.query_N, self._hidden(batch))
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Hidden states after the last norm, [T, D]."""
@@ -141,9 +167,6 @@ class Policy:
 
     # --- parts ----------------------------------------------------------------------------------------------------------------
 
-    def _head(self) -> nn.Linear:
-        return self.model.get_output_embeddings()  # type: ignore[return-value]
-
     def _layers(self) -> nn.ModuleList:
         layers = getattr(self.model.base_model, "layers", None)
         if not isinstance(layers, nn.ModuleList):
@@ -157,8 +180,7 @@ class Policy:
         told = self.model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
         hidden_TD = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
         targets = told.argmax(-1)
-        head = self._head()
-        ours = target_logps(hidden_TD, head.weight, targets, head.bias, 1.0, self._softcap)
+        ours = self._target_logps(hidden_TD, targets, 1.0)
         gap = (ours - told.gather(1, targets[:, None])[:, 0]).abs().max().item()
         if not gap <= (1e-3 if self.dtype == torch.float32 else 0.1):
             raise ModelError(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.observe.report_curves import curves_section, lineage_section
+from cascade_rl.observe.report_distill import distill_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
 from cascade_rl.observe.report_matrix import all_changes, headline, matrix_section
 from cascade_rl.observe.report_rollouts import Chosen, choose_rollouts
@@ -42,6 +43,7 @@ def page(view: RunView) -> str:
 
     parts = [
         _guarded(view, "matrix", first_screen),
+        _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),
         tag("h2", "Lineage", id="lineage"),
@@ -63,7 +65,8 @@ def page(view: RunView) -> str:
         tag("title", f"{view.name}: cascade report"),
         tag("style", Html(style)),
     )
-    names = ("matrix", "curves", "lineage", "rollouts")
+    learns = view.teachers or any(stage.kind == "distill" for stage in view.stages)
+    names = ("matrix", *(("distillation",) if learns else ()), "curves", "lineage", "rollouts")
     body = join(
         tag("header", tag("h1", view.name), _subtitle(view), tag("nav", *(tag("a", name, href=f"#{name}") for name in names))),
         tag("main", *problems, *parts),
@@ -78,7 +81,12 @@ def page(view: RunView) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _guarded(view: RunView, name: str, draw: Callable[[], Html]) -> Html:
+def _titled(title: str, name: str, section: Html | None) -> Html | None:
+    """A section that not every run has."""
+    return None if section is None else join(tag("h2", title, id=name), section)
+
+
+def _guarded(view: RunView, name: str, draw: Callable[[], Html | None]) -> Html | None:
     """A section, or a line that says why it cannot be drawn: files of another version must not cost the other sections."""
     try:
         return draw()

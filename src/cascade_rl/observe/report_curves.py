@@ -12,6 +12,14 @@ MAX_POINTS = 240  # buckets per curve; each keeps its lowest and highest point, 
 SMOOTH_FROM = 40  # points from which a running mean is drawn over the raw curve
 FIRST = ("loss", "reward", "accuracy", "grad_norm", "learning_rate")
 
+# Drawn domain by domain in their own section: figures named "figure/domain", with what they are.
+BY_DOMAIN = {
+    "reverse_kl": "reverse KL to the teacher, nats a token",
+    "teacher_gap": "mean |log p of the teacher - log p of the student|, nats a token",
+    "token_share": "share of the trained tokens",
+    "loss_share": "share of the loss",
+}
+
 Points = list[tuple[float, float]]
 
 
@@ -19,7 +27,7 @@ def curves_section(view: RunView) -> Html:
     drawn = []
     with_logs = [stage for stage in view.stages if stage.metrics]
     for stage in with_logs:
-        charts = [_chart(key, points) for key, points in _series(stage).items()]
+        charts = [chart(key, points) for key, points in series(stage).items() if key.partition("/")[0] not in BY_DOMAIN]
         if charts:
             note = f"{stage.num_steps:,} steps" if stage.num_steps else ""
             summary = tag("summary", tag("b", stage.name), " ", tag("small", note))
@@ -29,7 +37,7 @@ def curves_section(view: RunView) -> Html:
     return join(*drawn)
 
 
-def _series(stage: StageView) -> dict[str, Points]:
+def series(stage: StageView) -> dict[str, Points]:
     """key -> (step, value), of every number in the logs; tokens per second is made of the two logs together."""
     found: dict[str, Points] = {}
     for record in stage.metrics:
@@ -52,7 +60,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _chart(key: str, points: Points) -> Html:
+def chart(key: str, points: Points) -> Html:
     low, high = min(y for _, y in points), max(y for _, y in points)
     first, last = points[0][0], points[-1][0]
     pad = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
@@ -143,23 +151,8 @@ def lineage_section(view: RunView) -> Html:
         ]
         rows.append(tag("tr", _stage_name(stage.name, stage.fingerprint), *cells, class_=stage.status.replace(" ", "-")))
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="plain lineage")
-    return join(tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="lineage"), _teachers(view))
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="lineage")
 
 
 def _stage_name(name: str, fingerprint: str) -> Html:
     return tag("th", tag("span", name), tag("small", fingerprint), scope="row", class_="rail")
-
-
-def _teachers(view: RunView) -> Html | None:
-    """Which checkpoint teaches which domain, with whatever numbers the file gives."""
-    if not view.teachers:
-        return None
-    rows = []
-    for domain, told in view.teachers.items():
-        facts = told if isinstance(told, dict) else {"checkpoint": told}
-        shown = [f"{key} {number(value) if _is_number(value) else value}" for key, value in facts.items() if key != "checkpoint"]
-        rows.append(
-            tag("tr", tag("th", domain, scope="row"), tag("td", str(facts.get("checkpoint", "–"))), tag("td", ", ".join(shown)))
-        )
-    head = tag("tr", *(tag("th", name, scope="col") for name in ("domain", "teacher", "chosen by")))
-    return join(tag("h3", "Teachers"), tag("table", tag("thead", head), tag("tbody", *rows), class_="plain"))

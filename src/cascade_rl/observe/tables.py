@@ -1,12 +1,14 @@
 """The regression matrix on the terminal."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
+from cascade_rl.eval.teachers import Recovery
 from cascade_rl.records import EvalRow, Split
 
 MARKS = {"rise": (" ▲", "bold green"), "drop": (" ▼", "bold red"), "same": ("", "")}
@@ -51,6 +53,22 @@ def print_matrix(matrix: Matrix, split: Split = "dev", metric: str = ACCURACY, c
     if any(change.verdict != "same" for change in changes.values()):
         note = "▲ ▼ better or worse than the best earlier checkpoint on the same prompts (paired, 5% level for the whole row)"
         console.print(Text(note, style="dim"))
+
+
+def print_recovery(title: str, found: Sequence[Recovery], stages: Mapping[str, str], console: Console | None = None) -> None:
+    """What a distill stage won back in each domain, in percent; nothing where no teacher was another than the student."""
+    if not found:
+        return
+    table = Table(title=title, title_justify="left")
+    table.add_column("domain", style="bold")
+    table.add_column("teacher")
+    for name in ("before", "after", "of teacher", "recovered"):
+        table.add_column(name, justify="right")
+    for told in found:
+        means = (f"{100 * mean:.1f}" for mean in (told.before, told.after, told.of_teacher))
+        share = "–" if math.isnan(told.recovered) else f"{100 * told.recovered:.0f} ± {100 * told.stderr:.0f}"
+        table.add_row(Text(told.domain), Text(stages.get(told.teacher, told.teacher)), *means, share)
+    (console or Console()).print(table)
 
 
 def _is_share(metric: str) -> bool:

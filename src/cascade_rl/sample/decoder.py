@@ -122,7 +122,7 @@ class Decoder:
         self.dtype = dtype
         self.inv_freq = rotary.inv_freq.detach().float()
         self.rope_scale = float(rotary.attention_scaling)
-        self.cos_PD = self.sin_PD = torch.empty(0, self.shape.head_dim, dtype=dtype)
+        self.rope_PD = (torch.empty(0, self.shape.head_dim, dtype=dtype),) * 2  # cos and signed sin
         self._pack(weights)
 
     @torch.inference_mode()
@@ -179,14 +179,19 @@ class Decoder:
         return F.rms_norm(x_Td, weight_d.shape, weight_d, self.shape.eps)
 
     def _rope(self, position_T: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin, each [T, 1, D], from tables that grow with the longest sequence seen."""
+        """cos and signed sin, each [T, 1, D], from tables that grow with the longest sequence seen.
+
+        The tables change in one assignment, as lanes may ask for them at once.
+        """
         needed = int(position_T.max()) + 1
-        if needed > len(self.cos_PD):
-            angle_PF = torch.arange(max(needed, 2 * len(self.cos_PD)), dtype=torch.float32)[:, None] * self.inv_freq
+        cos_PD, sin_PD = self.rope_PD
+        if needed > len(cos_PD):
+            angle_PF = torch.arange(max(needed, 2 * len(cos_PD)), dtype=torch.float32)[:, None] * self.inv_freq
             cos_PF, sin_PF = angle_PF.cos() * self.rope_scale, angle_PF.sin() * self.rope_scale
-            self.cos_PD = torch.cat((cos_PF, cos_PF), -1).to(self.dtype)
-            self.sin_PD = torch.cat((-sin_PF, sin_PF), -1).to(self.dtype)
-        return self.cos_PD[position_T, None], self.sin_PD[position_T, None]
+            cos_PD = torch.cat((cos_PF, cos_PF), -1).to(self.dtype)
+            sin_PD = torch.cat((-sin_PF, sin_PF), -1).to(self.dtype)
+            self.rope_PD = (cos_PD, sin_PD)
+        return cos_PD[position_T, None], sin_PD[position_T, None]
 
 
 def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """The embedded sampler: token ids in, token ids and log-probs out, on the processor it runs on.
 
 Llama-like and Qwen3-like models run through a forward of our own (`decoder`): each prompt is prefilled once and its keys and
-values are shared by its answers; answers that finish leave the batch and waiting ones join. Any other transformers model runs
-through its own forward (`generic`), which is slower and says so.
+values are shared by its answers; answers that finish leave the batch and waiting ones join; where there is work for all cores each
+runs a batch of its own (`lanes`). Any other transformers model runs through its own forward (`generic`), which is slower and says so.
 """
 
 import copy
@@ -23,6 +23,7 @@ from cascade_rl.sample.answers import Answer
 from cascade_rl.sample.batching import Batching
 from cascade_rl.sample.decoder import Decoder, check_weights, why_not
 from cascade_rl.sample.generic import sample_generic, score_generic
+from cascade_rl.sample.lanes import deal, num_lanes, run_lanes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -188,14 +189,20 @@ class LocalSampler:
 
     def _rounds(self, answers: Sequence[Answer]) -> Iterator[int]:
         if self._decoder is not None:
-            return self._batching(self._decoder).run(answers)
+            contexts = len({answer.context for answer in answers})
+            num = num_lanes(contexts, min(len(answers), self.max_batch), torch.get_num_threads())
+            if num == 1:
+                return self._batching(self._decoder).run(answers)
+            return run_lanes([self._batching(self._decoder, num) for _ in range(num)], deal(answers, num))
         assert self._generic is not None
         return sample_generic(self._generic, answers, self.max_batch)
 
-    def _batching(self, decoder: Decoder) -> Batching:
+    def _batching(self, decoder: Decoder, lanes: int = 1) -> Batching:
+        """A batch of one of so many lanes, with its part of the bounds."""
         shape = decoder.shape
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * decoder.dtype.itemsize
-        return Batching(decoder, self.max_batch, self.prefill_tokens, int(self.cache_gb * 1e9) // token_bytes)
+        max_cached = int(self.cache_gb * 1e9) // token_bytes // lanes
+        return Batching(decoder, self.max_batch // lanes, self.prefill_tokens, max_cached)
 
     def _report(self, answers: Sequence[Answer], live: int) -> None:
         done = sum(answer.finish is not None for answer in answers)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cascade_rl.protocols import Sampler
     from cascade_rl.stages.context import StageContext
     from cascade_rl.stages.feed import Feed
+    from cascade_rl.stages.on_policy import OnPolicy
     from cascade_rl.stages.rl import RL
 
 
@@ -32,34 +33,27 @@ class Collected:
 class Collector:
     """Where a stage's rollouts come from."""
 
-    stage: "RL"
+    stage: "OnPolicy"
     ctx: "StageContext"
     sampler: "Sampler"
     feed: "Feed[Prompt]"
 
-    def collect(self, step: int) -> Collected:
-        """Rollouts of step `step` (counted from 0). Raises RunError when no group has signal, or too many are unscored."""
-        stage, ctx, graded, seen, kept = self.stage, self.ctx, [], [], []
-        for refill in range(1 + (stage.max_refills if stage.dynamic_filtering else 0)):
-            wanted = stage.prompts_per_step - len(kept)
-            if not wanted:
-                break
-            prompts, seed = self.feed.take(wanted), derive_seed(ctx.seed, "rollout", step, refill)
-            with ctx.timed("sampling"):
-                groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
-            with ctx.timed("grading"):
-                groups = grade_all(groups, ctx.tasks)
-            graded += groups
-            self._check_unscored(graded, step)
-            groups = [overlong(group, stage.overlong) for group in groups]
-            seen += groups
-            kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
-        self._check_signal(seen, kept, step)
-        shaped = [soft_overlong(group, stage.max_new_tokens, stage.soft_overlong_tokens) for group in kept]
-        metrics = {**tally(seen), "groups_sampled": len(seen), "groups_kept": len(kept)}
-        return Collected(shaped, metrics, sum(r.num_sampled for group in seen for r in group.rollouts))
+    def draw(self, step: int, num: int, refill: int = 0) -> list[Group]:
+        """Graded rollouts of the next `num` prompts, for step `step` (counted from 0)."""
+        stage, ctx, prompts = self.stage, self.ctx, self.feed.take(num)
+        seed = derive_seed(ctx.seed, "rollout", step, refill)
+        with ctx.timed("sampling"):
+            groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
+        with ctx.timed("grading"):
+            return grade_all(groups, ctx.tasks)
 
-    def _check_unscored(self, groups: Sequence[Group], step: int) -> None:
+    def collect(self, step: int) -> Collected:
+        """All rollouts of a step."""
+        groups = self.draw(step, self.stage.prompts_per_step)
+        self.check_unscored(groups, step)
+        return Collected(groups, tally(groups), num_sampled(groups))
+
+    def check_unscored(self, groups: Sequence[Group], step: int) -> None:
         """Of what graders said: a rollout that is masked for its length was not without a verdict."""
         rewards = [reward for group in groups for reward in group.rewards]
         unscored = [reward for reward in rewards if reward.value is None]
@@ -68,6 +62,31 @@ class Collector:
                 f'stage "{self.stage.name}": step {step + 1}: {len(unscored)} of {len(rewards)} rollouts are unscored, above'
                 f" max_unscored = {self.stage.max_unscored:g}; the first: {unscored[0].why}"
             )
+
+
+@dataclass(frozen=True)
+class SignalCollector(Collector):
+    """Rollouts that an advantage can be told from."""
+
+    stage: "RL"
+
+    def collect(self, step: int) -> Collected:
+        """Groups without signal are dropped and others drawn, as the stage says. Raises RunError when none has any."""
+        stage, graded, seen, kept = self.stage, [], [], []
+        for refill in range(1 + (stage.max_refills if stage.dynamic_filtering else 0)):
+            wanted = stage.prompts_per_step - len(kept)
+            if not wanted:
+                break
+            groups = self.draw(step, wanted, refill)
+            graded += groups
+            self.check_unscored(graded, step)
+            groups = [overlong(group, stage.overlong) for group in groups]
+            seen += groups
+            kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
+        self._check_signal(seen, kept, step)
+        shaped = [soft_overlong(group, stage.max_new_tokens, stage.soft_overlong_tokens) for group in kept]
+        metrics = {**tally(seen), "groups_sampled": len(seen), "groups_kept": len(kept)}
+        return Collected(shaped, metrics, num_sampled(seen))
 
     def _check_signal(self, seen: Sequence[Group], kept: Sequence[Group], step: int) -> None:
         if kept:
@@ -80,6 +99,11 @@ class Collector:
             f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares};'
             f" choose harder or easier prompts, more rollouts a prompt, or end the stage before this step"
         )
+
+
+def num_sampled(groups: Sequence[Group]) -> int:
+    """Sampled tokens of all rollouts."""
+    return sum(rollout.num_sampled for group in groups for rollout in group.rollouts)
 
 
 MASKED = "cut at the token budget: masked"

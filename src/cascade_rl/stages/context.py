@@ -18,7 +18,7 @@ from cascade_rl.observe.log import Log, rollout_row
 from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group
-from cascade_rl.run import StageDir, folder_atomic, write_atomic, write_json
+from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
 from cascade_rl.tasks.rows import conversation, num_context, read_placed
 
@@ -37,6 +37,7 @@ class StageContext:
 
     start: the checkpoint folder it starts from. dir: its own folder. seed: derived from the recipe's seed and the stage's name.
     lineage: who its parent is; finish() adds totals and writes it. stop: says whether the user asked to stop.
+    run: the run that the stage belongs to. earlier: every checkpoint before the stage, from old to new; the last is `start`.
     """
 
     name: str
@@ -51,6 +52,8 @@ class StageContext:
     stop: Callable[[], bool]
     how_to_go_on: str
     say: Callable[[str], None]
+    run: RunDir
+    earlier: Sequence[Checkpoint]
     notes: list[str] = field(default_factory=list)
     _logs: dict[str, Log] = field(default_factory=dict)
     _clock: float = 0.0
@@ -169,13 +172,13 @@ class StageContext:
         tensors = {"weights": policy.weights(), "optim": optim.state()}
         save_state(self.dir, State(step=step, tensors=tensors, cursor=cursor))
 
-    def finish(self, policy: Policy, totals: Mapping[str, Any]) -> None:
-        """Writes the checkpoint and the lineage, then DONE, which makes it count; then the state may go."""
+    def finish(self, save: Callable[[Path], Any], totals: Mapping[str, Any], **lineage: Any) -> None:
+        """Writes the checkpoint (`save` fills its folder) and the lineage, then DONE, which makes it count; then the state may go."""
         for log in self._logs.values():
             log.sync()
         with folder_atomic(self.dir.checkpoint) as folder:
-            policy.save(folder)
-        write_json(self.dir.lineage, {**self.lineage, "totals": dict(totals), "notes": self.notes})
+            save(folder)
+        write_json(self.dir.lineage, {**self.lineage, **lineage, "totals": dict(totals), "notes": self.notes})
         write_atomic(self.dir.done_file, "")
         drop_state(self.dir)
 

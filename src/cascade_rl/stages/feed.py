@@ -26,6 +26,7 @@ class Feed(Generic[Item]):
         self.shares = np.array(weights, dtype=np.float64) / sum(weights)
         self.seed = seed
         self.counts = [0] * len(sources)
+        self.closed: set[int] = set()
         self._order = lru_cache(maxsize=2 * len(sources))(self._permutation)
 
     @property
@@ -39,6 +40,11 @@ class Feed(Generic[Item]):
     def _next(self) -> tuple[int, Item]:
         """The item of the next draw, not yet drawn: from the source that lags most behind its share."""
         lag = self.shares * (self.draws + 1) - self.counts
+        if self.closed:
+            opened = [i for i in range(len(self.sources)) if i not in self.closed]
+            share, drawn = self.shares[opened].sum(), sum(self.counts[i] for i in opened)
+            lag = self.shares / share * (drawn + 1) - self.counts
+            lag[list(self.closed)] = -np.inf
         source = int(np.argmax(lag))
         epoch, place = divmod(self.counts[source], len(self.sources[source]))
         return source, self.sources[source][self._order(source, epoch)[place]]
@@ -56,11 +62,20 @@ class Feed(Generic[Item]):
             taken.append(item)
         return taken
 
+    def close(self, source: int) -> None:
+        """No more draws from this source; the others share among themselves, in proportion to their weights."""
+        self.closed.add(source)
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is left to draw."""
+        return len(self.closed) == len(self.sources)
+
     def cursor(self) -> dict[str, Any]:
-        return {"counts": list(self.counts)}
+        return {"counts": list(self.counts), "closed": sorted(self.closed)}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
-        self.counts = list(cursor["counts"])
+        self.counts, self.closed = list(cursor["counts"]), set(cursor.get("closed", ()))
 
 
 def take_packed(feed: Feed[Sample], num_sequences: int, pack_tokens: int) -> list[Sample]:

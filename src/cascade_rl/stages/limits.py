@@ -14,11 +14,17 @@ def check_finite(config: Any) -> None:
                 raise ValueError(f"{field.name} = {value} must be finite")
 
 
+def check_at_least(config: Any, least: int, *keys: str) -> None:
+    """Each of these keys is at least `least`."""
+    for key in keys:
+        if getattr(config, key) < least:
+            told = f"{least} or more" if least == 0 else f"at least {least}"
+            raise ValueError(f"{key} = {getattr(config, key)} must be {told}")
+
+
 def check_optimizer(config: Any) -> None:
     """What a learning-rate schedule and AdamW can work with, in the keys that all stages share."""
-    for key in ("min_learning_rate", "warmup_steps", "weight_decay", "max_grad_norm"):
-        if getattr(config, key) < 0:
-            raise ValueError(f"{key} = {getattr(config, key)} must be 0 or more")
+    check_at_least(config, 0, "min_learning_rate", "warmup_steps", "weight_decay", "max_grad_norm")
     if not config.learning_rate > 0:
         raise ValueError(f"learning_rate = {config.learning_rate} must be more than 0")
     if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import DataError
 from cascade_rl.records import Sample
-from cascade_rl.stages.limits import check_finite, check_optimizer
+from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer
 
 if TYPE_CHECKING:
     from cascade_rl.stages.context import StageContext
@@ -80,17 +80,17 @@ class SFT:
         check_finite(self)
         if not self.data:
             raise ValueError('needs data = [{ task = "NAME" }, ...] or [{ rows = "PATH" }, ...]')
-        for key in ("steps", "batch_size", "pack_tokens", "microbatch_tokens"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} = {getattr(self, key)} must be at least 1")
-        if self.save_every < 0:
-            raise ValueError(f"save_every = {self.save_every} must be 0 or more")
+        check_at_least(self, 1, "steps", "batch_size", "pack_tokens", "microbatch_tokens")
+        check_at_least(self, 0, "save_every")
         if self.horizon_steps and self.horizon_steps < self.steps:
             raise ValueError(f"horizon_steps = {self.horizon_steps} must be 0 (steps = {self.steps}) or at least steps")
         check_optimizer(self)
 
     def task_names(self) -> tuple[str, ...]:
         return tuple(source.task for source in self.data if source.task)
+
+    def rewarded_tasks(self) -> tuple[str, ...]:
+        return ()
 
     def files(self) -> tuple[str, ...]:
         """Row files whose content belongs to the stage's fingerprint."""
@@ -126,7 +126,7 @@ class SFT:
                                    "num_targets": stats.num_targets})  # fmt: skip
                 bar.step(step + 1, {"loss": stats.loss}, tokens=stats.num_tokens)
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
-        ctx.finish(policy, {"steps": self.steps, "samples": feed.draws})
+        ctx.finish(policy.save, {"steps": self.steps, "samples": feed.draws})
 
     def _lr(self, step: int) -> float:
         from cascade_rl.model.optim import learning_rate

@@ -10,6 +10,7 @@ from torch import Tensor
 from cascade_rl.algo.batch import pack
 from cascade_rl.algo.losses import ALIKE, LOSSES, Loss
 from cascade_rl.errors import NonFiniteError, unknown
+from cascade_rl.model.divergence import Divergence
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.records import Sample
@@ -50,11 +51,13 @@ def update(
     max_tokens_per_microbatch: int,
     max_grad_norm: float = 0.0,
     temperature: float = 1.0,
+    divergence: Divergence | None = None,
 ) -> StepStats:
     """One optimizer step on all samples, whatever micro-batches they go through in.
 
     loss: a function, or its name in `LOSSES`. Losses return sums; the division by the weight of the whole update happens here,
     once, on the finished gradient. So splitting, packing and the order of samples do not matter. max_grad_norm 0: no clipping.
+    divergence: for a loss that looks at targets.divergence_N, the teachers that it is found with.
     A sample without a trained token is left out; when none is left, no step is taken. Raises NonFiniteError, before the optimizer
     moves, when the loss or the gradient is not finite.
     """
@@ -72,7 +75,11 @@ def update(
     sums: dict[str, float] = {}
     maxes: dict[str, float] = {}
     for batch in batches:
-        part = loss(policy.logps(batch, temperature, alike=loss in ALIKE), batch.targets)
+        if divergence is None:
+            part = loss(policy.logps(batch, temperature, alike=loss in ALIKE), batch.targets)
+        else:
+            logp_N, kl_N = policy.logps_and_divergence(batch, divergence, temperature)
+            part = loss(logp_N, replace(batch.targets, divergence_N=kl_N))
         value = part.total.item()
         if not math.isfinite(value):
             optim.zero_grad()

@@ -17,6 +17,7 @@ TASKS: dict[str, str] = {
     "nano.program": "cascade_rl.tasks.nano.program:ProgramTask",
     "nano.repair": "cascade_rl.tasks.nano.repair:RepairTask",
     "rows": "cascade_rl.tasks.custom:RowsTask",
+    "instructions": "cascade_rl.tasks.instructions:Instructions",
     "ifeval": "cascade_rl.tasks.ifeval:IFEval",
     "gsm8k": "cascade_rl.tasks.gsm8k:GSM8K",
     "mmlu": "cascade_rl.tasks.mmlu:MMLU",
@@ -33,7 +34,7 @@ def load_task_class(kind: str, where: str) -> type:
             place = point.value
     module, colon, name = place.partition(":")
     if not colon:
-        raise RecipeError(unknown(f"{where}: task", kind, TASKS, 'or write "package.module:name" for a task of your own'))
+        raise RecipeError(unknown(f"{where}: kind", kind, TASKS, 'or write "package.module:name" for a task of your own'))
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:

@@ -27,6 +27,7 @@ from cascade_rl.tasks import load_task_class
 from cascade_rl.tasks.files import FileTask, Item, told
 from cascade_rl.tasks.rows import conversation, read_placed
 
+MAX_REWARD = 1e100  # what is larger, or not a number, is no verdict; the squares of these can still be summed
 CALL_TIMEOUT_S = 30.0  # of one call of a function that is not async
 _OWN = ("prompts", "completions", "completion_ids")  # what every reward function is offered besides the columns
 _ANSWER = {"role": "assistant", "content": "x"}
@@ -39,7 +40,7 @@ class RowsTask(FileTask):
     path: a JSON Lines or Parquet file; or a folder or hub id, of which the files of split `split` (else "train") are read.
     reward: "package.module:function", or several of them; weights: one for each, all 1 when left out. The reward is the weighted
     sum. A function's None means that it does not apply: the rollout is unscored if no function applies, and the sum runs over
-    the others if some do. NaN and infinity are no rewards: the rollout is unscored, with the reason.
+    the others if some do. NaN and anything beyond 1e100 are no rewards: the rollout is unscored, with the reason.
     gold: whether the row's `completion`, or the last assistant message of `messages`, is an answer that must score full marks;
     it serves demonstrations and audits. Either is never part of the prompt, nor given to the functions.
     """
@@ -113,14 +114,14 @@ class RowsTask(FileTask):
             value = await _score(place, rollout, f'task "{self.name}"')
             if value is None:
                 continue
-            if not math.isfinite(value):
+            if not abs(value) <= MAX_REWARD:
                 return Reward(None, parts, f'reward function "{place}" gave {value}')
             parts[name] = value
             total += weight * value
         if not parts:
             return Reward(None, why=f"no verdict: {' and '.join(names)} gave None")
-        if not math.isfinite(total):
-            return Reward(None, parts, "the weighted sum of the rewards is not finite")
+        if not abs(total) <= MAX_REWARD:
+            return Reward(None, parts, f"the weighted sum of the rewards is {total}")
         return Reward(total, parts, ", ".join(f"{name} {value:g}" for name, value in parts.items()))
 
 

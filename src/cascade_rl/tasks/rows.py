@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cascade_rl import strict_json
 from cascade_rl.errors import DataError, unknown
 from cascade_rl.records import Message, Role, ToolCall
 
@@ -93,10 +94,7 @@ def _json_row(line: str, where: str) -> Row:
 
 def _read_json(text: str) -> Any:
     """The value of a JSON text. Raises ValueError, also for what cannot be tokenised or is nested beyond all use."""
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+    value = strict_json.loads(text)
     if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     if "\\ud" in text.lower():  # json joins the two halves of a pair; one that is left alone is no character

@@ -119,6 +119,11 @@ _LANGUAGES = {
 }  # fmt: skip
 
 
+def language_name(code: str) -> str:
+    """The English name of a language: `language_name("de")` is "German"; a code that has none here stays as it is."""
+    return _LANGUAGES.get(code, code)
+
+
 def describe(id: str, kwargs: Mapping[str, Any]) -> str:
     """The instruction as a sentence for a prompt: `describe("punctuation:no_comma", {})` is "Use no commas."
 
@@ -128,7 +133,7 @@ def describe(id: str, kwargs: Mapping[str, Any]) -> str:
         raise GraderError(unknown("instruction: id", id, TEXTS))
     shown = {name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in kwargs.items()}
     if "language" in shown:
-        shown["language"] = _LANGUAGES.get(shown["language"], shown["language"])
+        shown["language"] = language_name(shown["language"])
     try:
         return TEXTS[id].format_map(shown)
     except KeyError as error:

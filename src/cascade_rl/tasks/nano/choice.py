@@ -51,84 +51,84 @@ FORMULAS = (
     Formula(
         "speed",
         ("A car goes {a} m in {b} s. What is its speed in m/s?", "Speed in m/s for {a} m in {b} s?"),
-        "v=s/t={a}/{b}={r}.",
+        "v=s/t={a}/{b}={r}",
         lambda a, b: a // b,
         _divisible,
     ),
     Formula(
         "distance",
         ("A car goes {a} m/s for {b} s. How many m is that?", "Distance in m at {a} m/s in {b} s?"),
-        "s=v*t={a}*{b}={r}.",
+        "s=v*t={a}*{b}={r}",
         lambda a, b: a * b,
         _factors,
     ),
     Formula(
         "density",
         ("A stone of {a} g has {b} ml. What is its density in g/ml?", "Density in g/ml of {a} g in {b} ml?"),
-        "d=m/V={a}/{b}={r}.",
+        "d=m/V={a}/{b}={r}",
         lambda a, b: a // b,
         _divisible,
     ),
     Formula(
         "mass",
         ("The density is {a} g/ml. What is the mass of {b} ml in g?", "Mass in g of {b} ml at {a} g/ml?"),
-        "m=d*V={a}*{b}={r}.",
+        "m=d*V={a}*{b}={r}",
         lambda a, b: a * b,
         _factors,
     ),
     Formula(
         "voltage",
         ("A current of {a} A flows in {b} ohm. What is the voltage in V?", "Voltage in V for {a} A in {b} ohm?"),
-        "U=R*I={a}*{b}={r}.",
+        "U=R*I={a}*{b}={r}",
         lambda a, b: a * b,
         _factors,
     ),
     Formula(
         "current",
         ("A voltage of {a} V is on {b} ohm. What is the current in A?", "Current in A for {a} V on {b} ohm?"),
-        "I=U/R={a}/{b}={r}.",
+        "I=U/R={a}/{b}={r}",
         lambda a, b: a // b,
         _divisible,
     ),
     Formula(
         "force",
         ("A mass of {a} kg speeds up by {b} m/s2. What is the force in N?", "Force in N for {a} kg and {b} m/s2?"),
-        "F=m*a={a}*{b}={r}.",
+        "F=m*a={a}*{b}={r}",
         lambda a, b: a * b,
         _factors,
     ),
     Formula(
         "series",
         ("Two parts of {a} ohm and {b} ohm are in series. What is the sum in ohm?", "Total ohm of {a} and {b} in series?"),
-        "R={a}+{b}={r}.",
+        "R={a}+{b}={r}",
         lambda a, b: a + b,
         _factors,
     ),
     Formula(
         "neutrons",
         ("An atom has mass number {a} and {b} protons. How many neutrons?", "Neutrons at mass number {a} with {b} protons?"),
-        "N=A-Z={a}-{b}={r}.",
+        "N=A-Z={a}-{b}={r}",
         lambda a, b: a - b,
         _bigger_first,
     ),
     Formula(
         "orbitals",
         ("How many orbitals does shell {a} have?", "Number of orbitals in shell {a}?"),
-        "n*n={a}*{a}={r}.",
+        "n*n={a}*{a}={r}",
         lambda a, b: a * a,
         _one,
     ),
     Formula(
         "subshell",
         ("How many orbitals does a subshell with l={a} have?", "Number of orbitals for l={a}?"),
-        "2*{a}+1={r}.",
+        "2*{a}+1={r}",
         lambda a, b: 2 * a + 1,
         _one,
     ),
     Formula(
         "half-life",
         ("There are {a} g. How many g are left after {b} half-lives?", "What is left of {a} g after {b} half-lives?"),
-        "{halves}.",
+        "{halves}",
         lambda a, b: a >> b,
         _halvings,
     ),
@@ -160,7 +160,9 @@ class ChoiceTask(NanoTask):
         options = _options(rng, result, {a, b, a + b, a * b, abs(a - b)}, self.num_options)
         right = LETTERS[options.index(result)]
         listed = ", ".join(f"{option} {letter}" for letter, option in zip(LETTERS, options, strict=False))
-        thinking = formula.say.format(a=a, b=b, r=result, halves=_say_halves(a, b)) + f" {result} {right}."
+        way = formula.say.format(a=a, b=b, r=result, halves=_say_halves(a, b))
+        # The letter follows the result as it does in the list: to a small model one step of copying.
+        thinking = f"{way} {right}."
         gold = Message("assistant", f"Answer: {right}", thinking=thinking if self.thinking else None)
         question = f"{rng.choice(formula.ask).format(a=a, b=b)}\n{listed}"
         return Draft([formula.kind, a, b], question, (gold,), right, self.thinking)

@@ -141,7 +141,10 @@ def _highlight(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tup
 
 
 def _repeat(rng: random.Random, answer: _Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
-    if rng.random() < 0.5:  # a list has nothing to guess: only copying reproduces it
+    form = rng.random()
+    if form < 0.3:  # a list has nothing to guess: only copying reproduces it; this one is like the options of a question
+        answer.opening = " ".join(f"{rng.randint(0, 25)} {rng.choice('ABCD')}" for _ in range(rng.randint(3, 6))) + "."
+    elif form < 0.65:
         words = rng.choices((*COPIED, *map(str, range(10, 100, 7))), k=rng.randint(3, 8))
         answer.opening = f"{' '.join(words)}."
     else:

@@ -1,0 +1,329 @@
+"""What multi-domain on-policy distillation wins back, how fast, and which of its choices matter; on finished runs of recipes/nano.toml.
+
+    python benchmarks/mopd.py --runs runs/nano-0 runs/nano-1 runs/nano-2 --work runs/mopd --out mopd.json
+
+--runs    one finished run a seed: its last stage is the student, all its stages may teach.
+--parts   recovery    from the student that RL has hurt: (after - before) / (teacher - before) over the regressed domains, and
+                      whether anything else fell;
+          efficiency  MOPD and GRPO from the same student on the domain that fell most: steps, rollouts, sampled tokens and seconds
+                      until the accuracy is within one standard error of the teacher's;
+          ablation    one choice changed at a time.
+
+Everything is kept in --work, so that the same command goes on where it stopped. Teachers are chosen on dev prompts, all figures are of
+test prompts, the same ones for every checkpoint.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cascade_rl.eval.matrix import Matrix, significant_changes
+from cascade_rl.eval.suite import Suite
+from cascade_rl.eval.teachers import Recovery, Teacher, recovery, select
+from cascade_rl.model.optim import AdamW
+from cascade_rl.model.policy import Policy
+from cascade_rl.model.render import load_renderer
+from cascade_rl.model.sources import load_tokenizer
+from cascade_rl.observe.log import read_log
+from cascade_rl.pipeline import digest, make_plan, run_recipe
+from cascade_rl.recipe import parse_recipe
+from cascade_rl.records import Split
+from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, read_json, write_json
+from cascade_rl.stages.context import StageContext
+from cascade_rl.stages.feed import Feed
+
+TASKS = ("instructions", "choice", "tools", "schema", "math", "chat", "needle", "program", "repair")
+NUM_DEV, NUM_TEST = 200, 300
+MAX_NEW_TOKENS = 128
+
+MOPD: dict[str, Any] = {
+    "kind": "distill", "name": "mopd", "steps": 20, "prompts_per_step": 64, "group_size": 4, "max_new_tokens": MAX_NEW_TOKENS,
+    "form": "full_vocabulary", "learning_rate": 3e-4, "min_learning_rate": 3e-5, "schedule": "linear", "warmup_steps": 4,
+    "warmup_from": 3e-5, "save_every": 5, "rollouts_every": 0,
+}  # fmt: skip
+GRPO: dict[str, Any] = {
+    "kind": "rl", "name": "grpo", "steps": 40, "prompts_per_step": 32, "group_size": 8, "max_new_tokens": MAX_NEW_TOKENS,
+    "learning_rate": 3e-4, "warmup_steps": 3, "save_every": 5, "rollouts_every": 0,
+}  # fmt: skip
+LOOK_EVERY = 4  # steps between the checkpoints that the efficiency part evaluates
+SAMPLED = {"form": "sampled_token"}  # the paper's form
+VARIANTS: dict[str, dict[str, Any]] = {
+    "by sequence, whole vocabulary, warm-up": {},
+    "sampled token": SAMPLED,
+    "balance by domain": {"balance": "domain"},
+    "balance by gap": {"balance": "gap"},
+    "no warm-up": {"warmup_steps": 0},
+}
+WAYS = {"mopd": MOPD, "mopd, sampled token": {**MOPD, **SAMPLED}, "grpo": GRPO}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, nargs="+", required=True, metavar="RUN")
+    parser.add_argument("--work", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--out", type=Path, required=True, metavar="JSON")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    args = parser.parse_args()
+    for part in args.parts:
+        for run in args.runs:
+            seed = Seed(run, args.work)
+            print(f"{part}: {run}")
+            told = read_json(args.out) if args.out.exists() else {}
+            told.setdefault(part, {})[seed.name] = PARTS[part](seed)
+            write_json(args.out, told)
+    show(read_json(args.out))
+
+
+class Seed:
+    """A finished run: its checkpoints, the student and the teachers that were chosen for it, and one matrix for all that follows."""
+
+    def __init__(self, run: Path, work: Path) -> None:
+        told = read_json(RunDir(run).recipe)
+        self.number = int(told["seed"])
+        self.name = f"seed-{self.number}"
+        self.place = work / self.name
+        places = [RunDir(run).stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(told["stages"], 1)]
+        stages = zip(told["stages"], places, strict=True)
+        # Copying alone teaches nothing that an evaluation asks for.
+        self.history = [
+            Checkpoint(s["name"], at.root.name, at.checkpoint) for s, at in stages if s["kind"] != "sft" or s["name"] == "sft"
+        ]
+        self.student = self.history[-1]
+        table = {
+            "name": "mopd", "seed": self.number, "model": {"source": str(self.student.folder), "dtype": "float32"},
+            "eval": {"tasks": list(TASKS), "dev": NUM_DEV, "test": NUM_TEST, "max_new_tokens": 192, "rollouts_kept": 0},
+            "tasks": {task: {"kind": f"nano.{task}", "num_dev": NUM_DEV, "num_test": NUM_TEST} for task in TASKS},
+        }  # fmt: skip
+        self.table, self.recipe = table, parse_recipe(table)
+        self.domains = {task: self.recipe.tasks[task].domain for task in TASKS}
+
+    @property
+    def matrix(self) -> Matrix:
+        return Matrix.load(self.place)
+
+    def measure(self, checkpoint: Checkpoint, split: Split, tasks: Sequence[str] = TASKS) -> None:
+        """Fills the checkpoint's row; what is recorded already is not asked again."""
+        config = dataclasses.replace(self.recipe.eval, tasks=tuple(tasks))
+        renderer = load_renderer(load_tokenizer(checkpoint.folder), self.recipe.render)
+        suite = Suite(config, self.recipe.tasks, renderer, RunDir(self.place), "float32", self.number)
+        suite.measure(checkpoint.folder, checkpoint.stage, checkpoint.name, split, lambda: False)
+
+    def teachers(self) -> dict[str, Teacher]:
+        """Chosen on dev prompts; then every checkpoint of the history has its test row too."""
+        for checkpoint in self.history:
+            self.measure(checkpoint, "dev")
+            self.measure(checkpoint, "test")
+        return select(self.matrix, self.history)
+
+    def regressed(self) -> list[str]:
+        """Domains whose teacher is not the student: it was significantly better on dev."""
+        return [domain for domain, teacher in self.teachers().items() if teacher.checkpoint != self.student.name]
+
+    def train(self, name: str, stage: Mapping[str, Any], tasks: Sequence[str], look_every: int = 0) -> StageDir:
+        """The stage run from the student on these tasks, in a folder of its own."""
+        stage = {**stage, "tasks": [{"task": task} for task in tasks]}
+        if stage["kind"] == "distill":
+            folders = {checkpoint.name: str(checkpoint.folder.resolve()) for checkpoint in self.history}
+            chosen = self.teachers()
+            stage["teachers"] = {self.domains[task]: folders[chosen[self.domains[task]].checkpoint] for task in tasks}
+        table = {**self.table, "eval": {}, "stage": [stage]}
+        run = self.place / "training" / f"{name}-{digest(stage)}"
+        recipe = parse_recipe(table)
+        with looking(run, look_every):
+            run_recipe(recipe, run)
+        return make_plan(recipe, run)[0].dir
+
+
+@contextlib.contextmanager
+def looking(run: Path, often: int) -> Iterator[None]:
+    """Keeps the weights of every so-manieth step as RUN/at-STEP: a stage itself keeps only what resuming needs."""
+    original = StageContext.save_if_due
+
+    def save(self: StageContext, step: int, total: int, every: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
+        if often and step % often == 0:
+            with folder_atomic(run / f"at-{step:03d}") as folder:
+                policy.save(folder)
+        original(self, step, total, every, policy, optim, feed)
+
+    StageContext.save_if_due = save
+    try:
+        yield
+    finally:
+        StageContext.save_if_due = original
+
+
+# --- parts --------------------------------------------------------------------------------------------------------------------------
+
+
+def recovery_part(seed: Seed) -> dict[str, Any]:
+    """All nine tasks, each domain with its teacher (the student itself where nothing better is known)."""
+    place = seed.train("recovery", MOPD, TASKS)
+    after = Checkpoint("mopd", "mopd-recovery", place.checkpoint)
+    seed.measure(after, "test")
+    teachers = {domain: teacher.checkpoint for domain, teacher in seed.teachers().items()}
+    regressed = seed.regressed()
+    changes = significant_changes(seed.matrix, after.name, against=seed.student.name, split="test")
+    return {
+        "student": seed.student.stage,
+        "teachers": {domain: dataclasses.asdict(told) for domain, told in seed.teachers().items()},
+        "regressed": regressed,
+        "domains": [as_json(told) for told in recovery(seed.matrix, seed.student.name, after.name, teachers, "test")],
+        "fell": [change.task for change in changes if change.verdict == "drop"],
+        "rose": [change.task for change in changes if change.verdict == "rise"],
+        **spent(place),
+    }
+
+
+def efficiency_part(seed: Seed) -> dict[str, Any]:
+    """One domain, that whose teacher leads most on dev; both ways learn on its prompts alone and are looked at every few steps."""
+    teachers = seed.teachers()
+    domain = max(seed.regressed() or list(teachers), key=lambda domain: teachers[domain].lead)
+    task = next(task for task, told in seed.domains.items() if told == domain)
+    teacher = accuracy(seed, teachers[domain].checkpoint, task)
+    goal = teacher["mean"] - teacher["stderr"]
+    told: dict[str, Any] = {"domain": domain, "task": task, "teacher": teacher, "goal": goal, "ways": {}}
+    for number, (way, stage) in enumerate(WAYS.items()):
+        place = seed.train(f"efficiency-{number}", stage, [task], look_every=LOOK_EVERY)
+        curve = [{"step": 0, **accuracy(seed, seed.student.name, task)}]
+        for folder in sorted(place.root.parent.parent.glob("at-*")):
+            step = int(folder.name.removeprefix("at-"))
+            look = Checkpoint(way, f"efficiency-{number}-{step:03d}", folder)
+            seed.measure(look, "test", [task])
+            curve.append({"step": step, **accuracy(seed, look.name, task), **spent(place, step)})
+        reached = next((look for look in curve if look["mean"] >= goal), None)
+        told["ways"][way] = {"curve": curve, "reached": reached}
+    return told
+
+
+def ablation_part(seed: Seed) -> dict[str, Any]:
+    """One choice changed at a time; the tasks of the regressed domains are measured."""
+    regressed = seed.regressed()
+    teachers = {domain: told.checkpoint for domain, told in seed.teachers().items() if domain in regressed}
+    told = {}
+    for number, (name, changes) in enumerate(VARIANTS.items()):
+        place = seed.train(f"ablation-{number}" if changes else "recovery", {**MOPD, **changes}, TASKS)
+        after = Checkpoint("mopd", f"mopd-ablation-{number}", place.checkpoint)
+        seed.measure(after, "test", [task for task, domain in seed.domains.items() if domain in regressed])
+        found = recovery(seed.matrix, seed.student.name, after.name, teachers, "test")
+        last = list(read_log(place.metrics))[-1]
+        told[name] = {
+            "domains": [as_json(each) for each in found],
+            "first_grad_norm": next(iter(read_log(place.metrics)))["grad_norm"],
+            "last_reverse_kl": {domain: last[f"reverse_kl/{domain}"] for domain in regressed if f"reverse_kl/{domain}" in last},
+            **spent(place),
+        }
+    return told
+
+
+PARTS = {"recovery": recovery_part, "efficiency": efficiency_part, "ablation": ablation_part}
+
+
+def accuracy(seed: Seed, checkpoint: str, task: str) -> dict[str, float]:
+    row = seed.matrix.row(checkpoint, task, "test")
+    assert row is not None, f"{checkpoint} was measured on {task}"
+    return {"mean": row.mean, "stderr": row.stderr}
+
+
+def spent(place: StageDir, steps: int | None = None) -> dict[str, float]:
+    """What a stage took up to a step: rollouts and sampled tokens, refills included, and seconds."""
+    metrics = [line for line in read_log(place.metrics) if steps is None or line["step"] <= steps]
+    timing = [line for line in read_log(place.timing) if steps is None or line["step"] <= steps]
+    stage = read_json(place.root.parent.parent / "recipe.resolved.json")["stages"][0]
+    rollouts = [line.get("groups_sampled", stage["prompts_per_step"]) * stage["group_size"] for line in metrics]
+    return {
+        "steps": len(metrics),
+        "rollouts": sum(rollouts),
+        "tokens": round(sum(num * line["mean_tokens"] for num, line in zip(rollouts, metrics, strict=True))),
+        "seconds": round(sum(line["seconds"] for line in timing), 1),
+    }
+
+
+def as_json(told: Recovery) -> dict[str, Any]:
+    values = dataclasses.asdict(told)
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+
+
+# --- tables -------------------------------------------------------------------------------------------------------------------------
+
+
+def mean_recovery(domains: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Over domains (and seeds): the mean, and its error from those of the domains, which have prompts of their own."""
+    known = [told for told in domains if told["recovered"] is not None]
+    if not known:
+        return math.nan, math.nan
+    return fmean(told["recovered"] for told in known), math.sqrt(sum(told["stderr"] ** 2 for told in known)) / len(known)
+
+
+def percent(mean: float, stderr: float) -> str:
+    return f"{100 * mean:.1f} ± {100 * stderr:.1f}"
+
+
+def show(told: Mapping[str, Any]) -> None:
+    console = Console()
+    if "recovery" in told:
+        console.print(recovery_table(told["recovery"]))
+    if "efficiency" in told:
+        console.print(efficiency_table(told["efficiency"]))
+    if "ablation" in told:
+        console.print(ablation_table(told["ablation"]))
+
+
+def recovery_table(seeds: Mapping[str, Any]) -> Table:
+    table = Table("seed", "domain", "teacher", "before", "after", "of teacher", "recovered", title="recovery, test, in %")
+    everything = []
+    for name, seed in seeds.items():
+        regressed = [told for told in seed["domains"] if told["domain"] in seed["regressed"]]
+        everything += regressed
+        for told in regressed:
+            means = (f"{100 * told[key]:.1f}" for key in ("before", "after", "of_teacher"))
+            share = "–" if told["recovered"] is None else percent(told["recovered"], told["stderr"])
+            table.add_row(name, told["domain"], seed["teachers"][told["domain"]]["stage"], *means, share)
+        table.add_row(name, "fell significantly: " + (", ".join(seed["fell"]) or "none"))
+    table.add_section()
+    table.add_row("mean", "", "", "", "", "", percent(*mean_recovery(everything)))
+    return table
+
+
+def efficiency_table(seeds: Mapping[str, Any]) -> Table:
+    keys = ("steps", "rollouts", "tokens", "seconds")
+    table = Table(
+        "seed", "domain", "way", "start", "teacher", "best seen", *keys, title="to within one standard error of the teacher"
+    )
+    for name, seed in seeds.items():
+        for way, told in seed["ways"].items():
+            reached, curve = told["reached"], told["curve"]
+            last = curve[-1]
+            costs = [f"{reached.get(key, 0):,.0f}" if reached else f"not in {last[key]:,.0f}" for key in keys]
+            best = max(look["mean"] for look in curve)
+            start = percent(curve[0]["mean"], curve[0]["stderr"])
+            table.add_row(
+                name,
+                seed["domain"],
+                way,
+                start,
+                percent(seed["teacher"]["mean"], seed["teacher"]["stderr"]),
+                f"{100 * best:.1f}",
+                *costs,
+            )
+    return table
+
+
+def ablation_table(seeds: Mapping[str, Any]) -> Table:
+    table = Table("variant", *seeds, "mean", title="mean recovery over the regressed domains, test, in %")
+    for variant in next(iter(seeds.values())):
+        of = [seed[variant]["domains"] for seed in seeds.values()]
+        shares = [percent(*mean_recovery(domains)) for domains in of]
+        table.add_row(variant, *shares, percent(*mean_recovery([told for domains in of for told in domains])))
+    return table
+
+
+if __name__ == "__main__":
+    main()
