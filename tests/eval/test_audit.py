@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.model.tiny import make_tiny
+from tests.sandbox.host import needs_sandbox
 
 from cascade_rl.cli import main
 from cascade_rl.errors import GraderError, ToolError
@@ -317,7 +318,10 @@ def test_hollow(text: str, left: set[str]) -> None:
 # --- the tasks of the house ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TASKS if kind.startswith("nano.")])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=needs_sandbox) if kind == "nano.program" else kind for kind in TASKS if kind.startswith("nano.")],
+)
 def test_the_nano_tasks_pass_their_audit(kind: str) -> None:
     task = load_task_class(kind, "test")(num_train=60)
     assert isinstance(task, NanoTask)

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -210,9 +210,13 @@ class SandboxPool:
 
         `until` (see ForkServer.run) is called in another thread. Raises SandboxError where no sandbox can be started at all.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, job, limits, until)
+        return await asyncio.wrap_future(self.submit(job, limits, until))
 
-    def run_blocking(self, job: Job, limits: Limits, until: Until | None = None) -> Result:
+    def submit(self, job: Job, limits: Limits, until: Until | None = None) -> Future[Result]:
+        """The same for callers without an event loop."""
+        return self._threads.submit(self._run, job, limits, until)
+
+    def _run(self, job: Job, limits: Limits, until: Until | None) -> Result:
         try:
             result = self._try(job, limits, until)
         except SandboxFailed as error:

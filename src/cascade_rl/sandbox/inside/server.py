@@ -102,8 +102,8 @@ class Run:
             raise RuntimeError(f"the run was not set up: {bytes(self.stderr[-2000:]).decode(errors='replace').strip()}")
         cpu_s = used.ru_utime + used.ru_stime
         code = os.waitstatus_to_exitcode(status)
-        if not self.ended and code == -signal.SIGKILL and cpu_s >= self.limits["cpu_s"] - 0.1:
-            self.ended = "time"
+        if not self.ended and code == -signal.SIGKILL and cpu_s >= self.limits["cpu_s"] / 2:
+            self.ended = "time"  # the kernel's kill; its own count of processor time is coarse
         self.head = {
             "ended": self.ended or "exit",
             "exit_code": code,
