@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from cascade_rl.sample import decoder, generic
 from cascade_rl.sample.answers import Answer
 from cascade_rl.sample.batching import Batching, packed
 from cascade_rl.sample.decoder import Decoder
-from cascade_rl.sample.kv import PrefillAttention, PromptKV
+from cascade_rl.sample.kv import Piece, PrefillAttention, PromptKV
 from cascade_rl.sample.local import LocalSampler
 
 FAST = ("llama", "qwen3")
@@ -285,8 +286,35 @@ def test_what_runs_at_once_is_bounded_by_number_and_by_cached_tokens() -> None:
 def test_packed_passes_hold_at_most_their_limit_and_every_token_once() -> None:
     shape = decoder.Shape(num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2, eps=1e-6)
     stores = [PromptKV(shape, length, torch.float32) for length in (3, 10, 1, 4)]
-    spans = [[(stores.index(p.kv), p.start, p.stop) for p in pieces] for pieces in packed(stores, 4)]
+    whole = [Piece(store, 0, store.num_tokens) for store in stores]
+    spans = [[(stores.index(p.kv), p.start, p.stop) for p in pieces] for pieces in packed(whole, 4)]
     assert spans == [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(1, 5, 9)], [(1, 9, 10), (2, 0, 1), (3, 0, 2)], [(3, 2, 4)]]
+
+
+@pytest.mark.parametrize("prefill_tokens", [7, 1024])
+def test_what_contexts_begin_with_is_computed_once_and_changes_nothing(
+    prefill_tokens: int, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree of two levels: a preamble of 20, two prompts of 20 more, and the next turns of a conversation each."""
+    preamble, first, second = list(range(20)), list(range(40, 60)), list(range(60, 80))
+    turns = [[*first, *range(100, 100 + n)] for n in (1, 5, 9)] + [[*second, *range(120, 120 + n)] for n in (2, 3)]
+    contexts = [[*preamble, *turn] for turn in turns] + [[7, 8, 9]]
+    sampler = own(folder("qwen3"), prefill_tokens=prefill_tokens)
+    alone = [sampler.sample([context], 2, RAGGED, [3])[0] for context in contexts]
+    run, computed = Decoder.forward, 0
+
+    def counted(self: Decoder, ids: torch.Tensor, position: torch.Tensor, attend: object) -> torch.Tensor:
+        nonlocal computed
+        computed += len(ids) if isinstance(attend, PrefillAttention) else 0
+        return run(self, ids, position, attend)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "forward", counted)
+    together = sampler.sample(contexts, 2, RAGGED, [3] * len(contexts))
+    # The last two also share the token 120; a context's last token is always its own.
+    assert computed == 20 + 20 + (1 + 5 + 9) + 21 + (1 + 2) + 3
+    for ours, theirs in zip(chain(*together), chain(*alone), strict=True):
+        assert ours.answer_ids == theirs.answer_ids
+        assert ours.logps == pytest.approx(theirs.logps, abs=1e-5)
 
 
 # --- when answers stop --------------------------------------------------------------------------------------------------------

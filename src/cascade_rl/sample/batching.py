@@ -3,9 +3,12 @@
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cascade_rl.algo.sharing import Node, forest
+from cascade_rl.records import Sample
 from cascade_rl.sample.answers import Answer, push_chosen
 from cascade_rl.sample.decoder import Decoder
 from cascade_rl.sample.kv import LiveKV, Piece, PrefillAttention, PromptKV
@@ -74,7 +77,7 @@ class Batching:
             return
         new = [context for context in dict.fromkeys(row.context for row in joining) if context not in prompts]
         stores = [PromptKV(self.decoder.shape, len(context), self.decoder.dtype, contexts[context]) for context in new]
-        for pieces, hidden_Td in self.passes(new, stores):
+        for pieces, hidden_Td in self.passes(new, stores, sharing(new, stores)):
             at = 0
             for piece in pieces:
                 at += piece.stop - piece.start
@@ -101,16 +104,18 @@ class Batching:
                 rows[number] = rows[-1]
                 rows.pop()
 
-    def passes(self, sequences: Sequence[Sequence[int]], stores: Sequence[PromptKV]) -> Iterator[tuple[list[Piece], Tensor]]:
-        """Runs sequences through the model in packed passes of at most `prefill_tokens`; gives pieces and hidden states of each.
+    def passes(
+        self, sequences: Sequence[Sequence[int]], stores: Sequence[PromptKV], pieces: Sequence[Piece]
+    ) -> Iterator[tuple[list[Piece], Tensor]]:
+        """Runs pieces of sequences through the model in packed passes of at most `prefill_tokens`; gives the hidden states of each.
 
         Memory beyond the keys and values is that of one pass, so it does not grow with a sequence's length.
         """
         ids_of = {id(store): ids for ids, store in zip(sequences, stores, strict=True)}
-        for pieces in packed(stores, self.prefill_tokens):
-            ids_T = torch.tensor([i for piece in pieces for i in ids_of[id(piece.kv)][piece.start : piece.stop]])
-            position_T = torch.cat([torch.arange(piece.start, piece.stop) for piece in pieces])
-            yield pieces, self.decoder.forward(ids_T, position_T, PrefillAttention(pieces))
+        for part in packed(pieces, self.prefill_tokens):
+            ids_T = torch.tensor([i for piece in part for i in ids_of[id(piece.kv)][piece.start : piece.stop]])
+            position_T = torch.cat([torch.arange(piece.start, piece.stop) for piece in part])
+            yield part, self.decoder.forward(ids_T, position_T, PrefillAttention(part))
 
     @torch.inference_mode()
     def score(self, sequences: Sequence[tuple[int, ...]], temperature: float) -> list[list[float]]:
@@ -118,7 +123,7 @@ class Batching:
         stores = [PromptKV(self.decoder.shape, len(ids), self.decoder.dtype) for ids in sequences]
         number_of = {id(store): number for number, store in enumerate(stores)}
         scores: list[list[float]] = [[] for _ in sequences]
-        for pieces, hidden_Td in self.passes(sequences, stores):
+        for pieces, hidden_Td in self.passes(sequences, stores, [Piece(store, 0, store.num_tokens) for store in stores]):
             at = 0
             for piece in pieces:
                 number, length = number_of[id(piece.kv)], piece.stop - piece.start
@@ -138,19 +143,35 @@ class Batching:
         return logps
 
 
-def packed(stores: Sequence[PromptKV], limit: int) -> Iterator[list[Piece]]:
-    """Cuts sequences into passes of at most `limit` tokens, in order: a long one is spread over several, short ones share one."""
-    pieces: list[Piece] = []
+def sharing(sequences: Sequence[Sequence[int]], stores: Sequence[PromptKV]) -> list[Piece]:
+    """The pieces that hold each sequence once, what several begin with computed for the first of them alone.
+
+    A conversation's next turn begins like that of its group's other rollouts, and the prompts of a task with the same preamble.
+    A piece comes after its stem's.
+    """
+    samples = [Sample(np.array(ids, np.int32), np.zeros(len(ids), bool)) for ids in sequences]
+
+    def walk(nodes: Sequence[Node], stem: PromptKV | None) -> Iterator[Piece]:
+        for node in nodes:
+            store = stores[node.sample]
+            yield Piece(store, node.start, node.stop, None if stem is store else stem)
+            yield from walk(node.children, store)
+
+    return list(walk(forest(samples), None))
+
+
+def packed(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Cuts pieces into passes of at most `limit` tokens, in order: a long one is spread over several, short ones share one."""
+    part: list[Piece] = []
     room = limit
-    for store in stores:
-        start = 0
-        while start < store.num_tokens:
-            piece = Piece(store, start, min(store.num_tokens, start + room))
-            pieces.append(piece)
-            room -= piece.stop - start
-            start = piece.stop
+    for piece in pieces:
+        start, stem = piece.start, piece.stem
+        while start < piece.stop:
+            part.append(Piece(piece.kv, start, min(piece.stop, start + room), stem))
+            room -= part[-1].stop - start
+            start, stem = part[-1].stop, None
             if not room:
-                yield pieces
-                pieces, room = [], limit
-    if pieces:
-        yield pieces
+                yield part
+                part, room = [], limit
+    if part:
+        yield part

@@ -30,12 +30,17 @@ class PromptKV:
         self.last_hidden = torch.empty(0, dtype=dtype)
         self._size = (shape.num_kv_heads, num_tokens, shape.head_dim)
 
-    def write(self, layer: int, start: int, k_TKD: Tensor, v_TKD: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores a piece's keys and values; gives all up to its end, each [K, T, D]."""
+    def write(
+        self, layer: int, start: int, k_TKD: Tensor, v_TKD: Tensor, stem: "PromptKV | None" = None
+    ) -> tuple[Tensor, Tensor]:
+        """Stores a piece's keys and values, behind those of `stem` where they begin there; gives all up to its end, each [K, T, D]."""
         stop = start + len(k_TKD)
-        for store, new_TKD in ((self.keys, k_TKD), (self.values, v_TKD)):
+        for name, new_TKD in (("keys", k_TKD), ("values", v_TKD)):
+            store = getattr(self, name)
             if layer not in store:
                 store[layer] = new_TKD.new_empty(self._size)
+            if stem is not None:
+                store[layer][:, :start] = getattr(stem, name)[layer][:, :start]
             store[layer][:, start:stop] = new_TKD.transpose(0, 1)
         return self.keys[layer][:, :stop], self.values[layer][:, :stop]
 
@@ -45,11 +50,12 @@ class PromptKV:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens start..stop of the sequence whose keys and values are in `kv`."""
+    """Tokens start..stop of the sequence whose keys and values are in `kv`; those before `start` are the same in `stem`, if given."""
 
     kv: PromptKV
     start: int
     stop: int
+    stem: PromptKV | None = None
 
 
 class PrefillAttention:
@@ -67,7 +73,7 @@ class PrefillAttention:
         at = 0
         for piece, mask in zip(self.pieces, self.masks, strict=True):
             end = at + piece.stop - piece.start
-            keys_KTD, values_KTD = piece.kv.write(layer, piece.start, k_TKD[at:end], v_TKD[at:end])
+            keys_KTD, values_KTD = piece.kv.write(layer, piece.start, k_TKD[at:end], v_TKD[at:end], piece.stem)
             repeat = q_THD.shape[1] // len(keys_KTD)
             attended = F.scaled_dot_product_attention(
                 q_THD[None, at:end].transpose(1, 2),
