@@ -22,7 +22,7 @@ from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.tasks import TASKS, load_task_class
 from cascade_rl.tasks.bfcl import BFCL
-from cascade_rl.tasks.nano.base import NanoTask
+from cascade_rl.tasks.drawn import DrawnTask
 from cascade_rl.tasks.nano.choice import ChoiceTask
 from cascade_rl.tasks.nano.math import MathTask
 
@@ -324,7 +324,7 @@ def test_hollow(text: str, left: set[str]) -> None:
 )
 def test_the_nano_tasks_pass_their_audit(kind: str) -> None:
     task = load_task_class(kind, "test")(num_train=60)
-    assert isinstance(task, NanoTask)
+    assert isinstance(task, DrawnTask)
     report = audit_task(task, task.prompts("train"), 12)
     assert not report.fault
     assert report.false_fail_rate == 0

@@ -10,8 +10,8 @@ from tests.sandbox.host import needs_sandbox
 from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import Message, Prompt
-from cascade_rl.tasks.nano import NANO_TASKS, NanoTask, ProgramTask, corpus
-from cascade_rl.tasks.nano.base import split_of
+from cascade_rl.tasks.drawn import split_of
+from cascade_rl.tasks.nano import NANO_TASKS, DrawnTask, ProgramTask, corpus
 
 SPLITS = ("train", "dev", "test")
 ALL = pytest.mark.parametrize("cls", NANO_TASKS.values(), ids=list(NANO_TASKS))
@@ -23,7 +23,7 @@ GRADED = pytest.mark.parametrize(
 )
 
 
-def grades(task: NanoTask, pairs: list[tuple[Prompt, tuple[Message, ...]]]) -> list[float | None]:
+def grades(task: DrawnTask, pairs: list[tuple[Prompt, tuple[Message, ...]]]) -> list[float | None]:
     async def all_of_them() -> list[float | None]:
         rewards = await asyncio.gather(*(task.grade(gold_rollout(prompt, messages)) for prompt, messages in pairs))
         return [reward.value for reward in rewards]
@@ -36,7 +36,7 @@ def text_of(prompt: Prompt) -> str:
 
 
 @ALL
-def test_a_task_is_a_task(cls: type[NanoTask]) -> None:
+def test_a_task_is_a_task(cls: type[DrawnTask]) -> None:
     task = cls()
     assert isinstance(task, Task)
     assert dataclasses.is_dataclass(task)
@@ -45,7 +45,7 @@ def test_a_task_is_a_task(cls: type[NanoTask]) -> None:
 
 
 @ALL
-def test_prompts_are_many_different_and_numbered(cls: type[NanoTask]) -> None:
+def test_prompts_are_many_different_and_numbered(cls: type[DrawnTask]) -> None:
     task = cls()
     for split, num in zip(SPLITS, (task.num_train, task.num_dev, task.num_test), strict=True):
         prompts = task.prompts(split)
@@ -57,7 +57,7 @@ def test_prompts_are_many_different_and_numbered(cls: type[NanoTask]) -> None:
 
 
 @ALL
-def test_splits_never_share_a_text_whatever_the_seed(cls: type[NanoTask]) -> None:
+def test_splits_never_share_a_text_whatever_the_seed(cls: type[DrawnTask]) -> None:
     texts = {split: {text_of(p) for seed in (0, 1) for p in cls(seed=seed).prompts(split)} for split in SPLITS}
     assert not texts["train"] & texts["dev"]
     assert not texts["train"] & texts["test"]
@@ -65,7 +65,7 @@ def test_splits_never_share_a_text_whatever_the_seed(cls: type[NanoTask]) -> Non
 
 
 @ALL
-def test_prompts_are_the_same_ones_each_time_and_other_ones_for_another_seed(cls: type[NanoTask]) -> None:
+def test_prompts_are_the_same_ones_each_time_and_other_ones_for_another_seed(cls: type[DrawnTask]) -> None:
     one, again, other = cls(num_dev=20), cls(num_dev=21), cls(num_dev=20, seed=1)
     assert one.prompts("dev") is one.prompts("dev")
     assert list(one.prompts("dev")) == list(again.prompts("dev"))[:20]
@@ -73,7 +73,7 @@ def test_prompts_are_the_same_ones_each_time_and_other_ones_for_another_seed(cls
 
 
 @GRADED
-def test_gold_scores_full_marks_and_nothing_scores_nothing(cls: type[NanoTask]) -> None:
+def test_gold_scores_full_marks_and_nothing_scores_nothing(cls: type[DrawnTask]) -> None:
     task = cls()
     for split in SPLITS:
         prompts = task.prompts(split)
@@ -85,7 +85,7 @@ def test_gold_scores_full_marks_and_nothing_scores_nothing(cls: type[NanoTask]) 
 
 
 @ALL
-def test_gold_thinks_where_the_prompt_asks_for_it(cls: type[NanoTask]) -> None:
+def test_gold_thinks_where_the_prompt_asks_for_it(cls: type[DrawnTask]) -> None:
     for prompt in cls().prompts("dev"):
         told = [message.thinking is not None for message in prompt.gold if message.role == "assistant"]
         assert set(told) == {prompt.thinking}
@@ -111,13 +111,13 @@ HOSTILE = {
 
 @GRADED
 @pytest.mark.parametrize("answer", HOSTILE.values(), ids=list(HOSTILE))
-def test_hostile_answers_get_a_zero(cls: type[NanoTask], answer: str) -> None:
+def test_hostile_answers_get_a_zero(cls: type[DrawnTask], answer: str) -> None:
     task = cls(num_dev=10 if cls in RUN_CODE else 100)
     assert set(grades(task, [(p, (Message("assistant", answer),)) for p in task.prompts("dev")])) == {0.0}
 
 
 @GRADED
-def test_a_verdict_says_why(cls: type[NanoTask]) -> None:
+def test_a_verdict_says_why(cls: type[DrawnTask]) -> None:
     task = cls(num_dev=10)
     for prompt in task.prompts("dev"):
         for messages in (prompt.gold, (), (Message("assistant", "no idea"),)):
@@ -126,7 +126,7 @@ def test_a_verdict_says_why(cls: type[NanoTask]) -> None:
 
 
 @GRADED
-def test_the_answer_of_another_prompt_rarely_passes(cls: type[NanoTask]) -> None:
+def test_the_answer_of_another_prompt_rarely_passes(cls: type[DrawnTask]) -> None:
     task = cls()
     prompts = task.prompts("dev")
     others = [*prompts[1:], prompts[0]]
@@ -135,7 +135,7 @@ def test_the_answer_of_another_prompt_rarely_passes(cls: type[NanoTask]) -> None
 
 
 @ALL
-def test_messages_are_small(cls: type[NanoTask]) -> None:
+def test_messages_are_small(cls: type[DrawnTask]) -> None:
     for prompt in cls().prompts("train")[:300]:
         assert len(text_of(prompt)) < 1_500
         assert sum(len(message.content) + len(message.thinking or "") for message in prompt.gold) < 300

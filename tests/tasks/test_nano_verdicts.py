@@ -15,9 +15,9 @@ from cascade_rl.records import Message, Prompt, Reward, ToolCall
 from cascade_rl.tasks.nano import (
     ChatTask,
     ChoiceTask,
+    DrawnTask,
     InstructionsTask,
     MathTask,
-    NanoTask,
     NeedleTask,
     ProgramTask,
     RepairTask,
@@ -32,7 +32,7 @@ from cascade_rl.tasks.nano.repair import FUNCTIONS, apply_edit
 from cascade_rl.tasks.nano.tools import Database
 
 
-def grade(task: NanoTask, reference: Any, answer: str | Sequence[Message], tools: Database | None = None) -> Reward:
+def grade(task: DrawnTask, reference: Any, answer: str | Sequence[Message], tools: Database | None = None) -> Reward:
     prompt = Prompt("p/dev/0", task.name, task.domain, "dev", (Message("user", "?"),), reference=reference)
     messages = [Message("assistant", answer)] if isinstance(answer, str) else answer
     return asyncio.run(task.grade(gold_rollout(prompt, messages), tools))
@@ -392,7 +392,7 @@ def test_bad_calls_are_told_to_the_model(call: ToolCall) -> None:
         (ChoiceTask, {"num_options": 5}),
     ],
 )
-def test_settings_out_of_range_are_refused(cls: type[NanoTask], settings: dict[str, Any]) -> None:
+def test_settings_out_of_range_are_refused(cls: type[DrawnTask], settings: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=next(iter(settings))):
         cls(**settings)
 

@@ -8,10 +8,10 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.grade.instructions import compile_instructions, grade_instructions
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
+from cascade_rl.tasks.drawn import Draft, DrawnTask
 from cascade_rl.tasks.instructions.gold import MAX_MIN_CHARS, gold_answer
 from cascade_rl.tasks.instructions.kinds import KINDS, WORDS, draw_instruction, draw_kinds
 from cascade_rl.tasks.instructions.requests import draw_request
-from cascade_rl.tasks.nano.base import Draft, NanoTask
 
 REPEAT = "combination:repeat_prompt"
 CONSTRAINED = "detectable_format:constrained_response"
@@ -20,7 +20,7 @@ _SHARES = (0.56, 0.33, 0.11)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instructions(NanoTask):
+class Instructions(DrawnTask):
     """`"Write a funny riddle about a lost umbrella. Avoid commas."`: any answer that keeps every instruction is right.
 
     max_instructions: how many a prompt may have (1 to 3).

@@ -10,7 +10,7 @@ from typing import Any
 
 from cascade_rl.model.chatml import chat_template
 from cascade_rl.records import Message
-from cascade_rl.tasks.nano.base import NanoTask
+from cascade_rl.tasks.drawn import DrawnTask
 from cascade_rl.tasks.nano.chat import ChatTask
 from cascade_rl.tasks.nano.choice import ChoiceTask
 from cascade_rl.tasks.nano.instructions import InstructionsTask
@@ -28,7 +28,7 @@ __all__ = [
     "ChoiceTask",
     "InstructionsTask",
     "MathTask",
-    "NanoTask",
+    "DrawnTask",
     "NeedleTask",
     "ProgramTask",
     "RepairTask",
@@ -37,7 +37,7 @@ __all__ = [
     "corpus",
 ]
 
-NANO_TASKS: dict[str, type[NanoTask]] = {
+NANO_TASKS: dict[str, type[DrawnTask]] = {
     "instructions": InstructionsTask,
     "choice": ChoiceTask,
     "tools": ToolsTask,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask
+from cascade_rl.tasks.drawn import Draft, DrawnTask
 from cascade_rl.tasks.nano.words import NAMES
 
 # What is asked about, the sentence that explains it, and the words that show that the answer is about it.
@@ -35,7 +35,7 @@ _HELLO = re.compile(r"\b(hi|hello|hey|good day)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatTask(NanoTask):
+class ChatTask(DrawnTask):
     """`"Hi, I am Mia. Please explain why rain falls."` is best answered by name, on the topic, politely and shortly.
 
     greeting_share: the share of prompts that greet.

@@ -8,7 +8,7 @@ from cascade_rl.errors import RecipeError
 from cascade_rl.grade.choices import grade_choice
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask
+from cascade_rl.tasks.drawn import Draft, DrawnTask
 
 LETTERS = "ABCD"
 
@@ -136,7 +136,7 @@ FORMULAS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceTask(NanoTask):
+class ChoiceTask(DrawnTask):
     """`"Speed in m/s for 12 m in 3 s? 3 A, 4 B, 5 C"` asks for `Answer: B`.
 
     max_number: largest factor. num_options: how many answers to choose from (2 to 4).

@@ -14,7 +14,7 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.grade.instructions import compile_instructions, grade_instructions
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask
+from cascade_rl.tasks.drawn import Draft, DrawnTask
 from cascade_rl.tasks.nano.words import CITIES, COLORS, COPIED, DAYS, FOODS, NAMES, THINGS, plural
 
 # A topic, and what can be said about it. Each list has sentences with and without a comma.
@@ -195,7 +195,7 @@ _OFTEN = {"combination:repeat_prompt": 5}  # how often a kind is drawn, others b
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstructionsTask(NanoTask):
+class InstructionsTask(DrawnTask):
     """`"Write about the moon. Use no commas. End with "The end.""` asks for a text on the topic that keeps every instruction.
 
     max_instructions: how many a request may have (1 to 3).

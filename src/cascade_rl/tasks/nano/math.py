@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, quote, verdict
+from cascade_rl.tasks.drawn import Draft, DrawnTask, quote, verdict
 from cascade_rl.tasks.nano.words import FOODS, NAMES, THINGS, plural
 
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -39,7 +39,7 @@ _GROUPS_AND_LOSE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathTask(NanoTask):
+class MathTask(DrawnTask):
     r"""`"What is 47+38?"` asks for `\boxed{85}`; the demonstration adds digit by digit, with the carry said aloud.
 
     max_number: largest operand of a plain sum or difference. max_factor: largest factor of a product. word_share: the share of

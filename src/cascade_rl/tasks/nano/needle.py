@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
 from cascade_rl.tasks.nano.words import CITIES, COLORS, NAMES, THINGS
 
 _WEATHER = ("The sun is out", "It rains a bit", "The wind is cold", "The sky is dark", "Snow falls")
@@ -21,7 +21,7 @@ _VALUES = {value.casefold() for value in THINGS + CITIES}  # what a question may
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedleTask(NanoTask):
+class NeedleTask(DrawnTask):
     """A text of `min_tokens` to `max_tokens` (about), with facts of which one or two answer the question at its end.
 
     num_distractors: facts of the same form that do not answer it.

@@ -14,7 +14,7 @@ from cascade_rl.grade.unit_tests import CallTest
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.code import CodeSettings, code_block
-from cascade_rl.tasks.nano.base import Draft, NanoTask
+from cascade_rl.tasks.drawn import Draft, DrawnTask
 
 _VERBS = ("Return", "Give", "Give back", "Compute")
 _LEADS = ("Write {signature}.", "Complete {signature}.", "Define {signature}.", "Make {signature}.")
@@ -107,7 +107,7 @@ SPECS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramTask(CodeSettings, NanoTask):
+class ProgramTask(CodeSettings, DrawnTask):
     """`"Write f(x). Return x plus 3."` asks for `def f(x):` and `return x + 3`.
 
     max_constant: the largest constant in a function.

@@ -11,7 +11,7 @@ from typing import ClassVar
 from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, verdict
+from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
 
 SEARCH, DIVIDE, REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 
@@ -45,7 +45,7 @@ _ISSUES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairTask(NanoTask):
+class RepairTask(DrawnTask):
     """One to `max_files` files of one to `max_functions` functions, one of them at fault; the issue names it.
 
     max_constant: the largest constant in a function.

@@ -10,14 +10,14 @@ from cascade_rl.errors import RecipeError
 from cascade_rl.grade.schema import compile_schema, grade_json
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.nano.base import Draft, NanoTask, quote
+from cascade_rl.tasks.drawn import Draft, DrawnTask, quote
 from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, FOODS, NAMES, THINGS
 
 _ASKS = ("Give JSON for", "Answer in JSON for", "Fill in", "Write JSON for")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemaTask(NanoTask):
+class SchemaTask(DrawnTask):
     """`"Mia is 7 and lives in Rome. Give JSON for {...}"` asks for `{"name": "Mia", "age": 7}` where the schema has these two.
 
     max_fields: how many properties a schema may have (1 to 4). The sentences tell more than the schema asks for. list_share: the

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from cascade_rl.errors import RecipeError, ToolError, unknown
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
-from cascade_rl.tasks.nano.base import Draft, NanoTask, quote, verdict
+from cascade_rl.tasks.drawn import Draft, DrawnTask, quote, verdict
 from cascade_rl.tasks.nano.words import DAYS, EVENTS, FOODS, NAMES, THINGS
 
 State = dict[str, Any]
@@ -121,7 +121,7 @@ def _is_a(kind: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolsTask(NanoTask):
+class ToolsTask(DrawnTask):
     """`"We sold 2 cups."` asks for a look into the stock, then for a write; `"Thank you!"` asks for no call at all.
 
     kinds: the kinds of database ("stock", "phones", "calendar"). num_keys: how many entries one has.

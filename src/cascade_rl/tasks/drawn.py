@@ -1,4 +1,4 @@
-"""What the nine tasks share: drawing questions, keeping the splits apart, and the first lines of every verdict.
+"""What tasks that make their own prompts share: drawing questions, keeping the splits apart, and the first lines of every verdict.
 
 A task *draws* questions from a seeded stream. The hash of what makes a question the same question (its `key`: the two numbers of
 a sum, not the name of the child that adds them) decides its split, so no split can ever hold a question of another one, whatever
@@ -46,8 +46,8 @@ def split_of(key: Any) -> Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NanoTask:
-    """Settings and behaviour common to the nine tasks; a subclass draws questions and judges answers.
+class DrawnTask:
+    """Settings and behaviour of a task that makes its own prompts; a subclass draws questions and judges answers.
 
     num_train, num_dev, num_test: prompts in each split. seed: another seed draws other questions of the same splits.
     thinking: whether demonstrations (and so prompts) carry reasoning, where the task has any.
@@ -105,7 +105,7 @@ class NanoTask:
 
 
 @functools.lru_cache(maxsize=128)
-def _prompts(task: NanoTask, split: Split) -> tuple[Prompt, ...]:
+def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
     sizes = {"train": task.num_train, "dev": task.num_dev, "test": task.num_test}
     if split not in sizes:
         raise DataError(unknown(f'task "{task.name}": split', split, sizes))
