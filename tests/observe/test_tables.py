@@ -36,10 +36,10 @@ def test_matrix_by_hand(tmp_path):
 
 
 def test_a_narrow_terminal_turns_the_table(tmp_path):
-    matrix = add(Matrix(tmp_path), "start", {f"task{i}": [0.0, 1.0] for i in range(9)})
+    matrix = add(Matrix(tmp_path), "start", {f"task{i}": [0.0, 1.0] for i in range(8)})
     wide, narrow = shown(matrix, 160), shown(matrix, 60)
     assert len(wide.splitlines()) == 6
-    assert [line.split("│")[1].strip() for line in narrow.splitlines() if "50.0" in line] == [f"task{i}" for i in range(9)]
+    assert [line.split("│")[1].strip() for line in narrow.splitlines() if "50.0" in line] == [f"task{i}" for i in range(8)]
     assert max(map(len, narrow.splitlines())) <= 60
 
 

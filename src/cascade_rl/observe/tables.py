@@ -1,6 +1,7 @@
 """The regression matrix on the terminal."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -12,14 +13,15 @@ from cascade_rl.eval.teachers import Recovery
 from cascade_rl.records import EvalRow, Split
 
 MARKS = {"rise": (" ▲", "bold green"), "drop": (" ▼", "bold red"), "same": ("", "")}
+READABLE = 140  # columns
 
 
 def print_matrix(matrix: Matrix, split: Split = "dev", metric: str = ACCURACY, console: Console | None = None) -> None:
     """Stages x tasks, mean ± standard error in percent; ▲ and ▼ mark what changed against the best earlier checkpoint of a task.
 
-    The table is turned (tasks as rows) where the terminal is too narrow for a column a task.
+    The table is turned (tasks as rows) where a column a task would be too wide to read. A file has no width that cells must fit.
     """
-    console = console or Console()
+    console = console or _output()
     stages = matrix.checkpoints(split)
     tasks = matrix.tasks(split)
     if not stages:
@@ -36,7 +38,7 @@ def print_matrix(matrix: Matrix, split: Split = "dev", metric: str = ACCURACY, c
         mark, style = MARKS[change.verdict if change else "same"]
         return Text(_figure(row) + mark, style=style) if row else Text("–", style="dim")
 
-    turned = 12 + 15 * len(tasks) > console.width
+    turned = 12 + 15 * len(tasks) > min(console.width, READABLE)
     table = Table(
         title=f"{metric}, {split}: mean ± standard error" + (" in %" if _is_share(metric) else ""), title_justify="left"
     )
@@ -68,7 +70,11 @@ def print_recovery(title: str, found: Sequence[Recovery], stages: Mapping[str, s
         means = (f"{100 * mean:.1f}" for mean in (told.before, told.after, told.of_teacher))
         share = "–" if math.isnan(told.recovered) else f"{100 * told.recovered:.0f} ± {100 * told.stderr:.0f}"
         table.add_row(Text(told.domain), Text(stages.get(told.teacher, told.teacher)), *means, share)
-    (console or Console()).print(table)
+    (console or _output()).print(table)
+
+
+def _output() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=1000)
 
 
 def _is_share(metric: str) -> bool:
