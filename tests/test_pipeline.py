@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cascade_rl.errors import DataError, RecipeError, RunError
+from cascade_rl import pipeline
+from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
 from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
-from cascade_rl.recipe import load_recipe
+from cascade_rl.recipe import Recipe, load_recipe
 from cascade_rl.run import RunDir
 from tests.kill_at import kill_and_resume, run_whole
 from tests.model.tiny import make_tiny
@@ -237,6 +238,27 @@ def test_a_bad_row_of_a_later_stage_is_found_before_any_work(recipe_file: Path, 
     with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
         run_recipe(load_recipe(edited), run)
     assert not run.exists()
+
+
+def test_a_teacher_folder_is_checked_before_any_work(recipe_file: Path, tmp_path: Path) -> None:
+    def with_teacher(folder: Path) -> Recipe:
+        stage = f'[[stage]]\nkind = "distill"\nsteps = 1\nteachers = {{ math = "{folder}" }}\ntasks = [{{ task = "sums" }}]\n'
+        path = tmp_path / "taught.toml"
+        path.write_text(recipe_file.read_text() + stage)
+        return load_recipe(path)
+
+    whole = with_teacher(recipe_file.parent / "model")
+    assert [item.stage.name for item in make_plan(whole, tmp_path / "run")] == ["first", "second", "distill"]
+    pipeline._check_data(whole)
+    with pytest.raises(RecipeError, match=r"no model folder: it holds no config\.json"):
+        make_plan(with_teacher(tmp_path), tmp_path / "run")
+    other = make_tiny("qwen3", tmp_path / "other")
+    words = json.loads((other / "tokenizer.json").read_text())
+    words["normalizer"] = {"type": "Lowercase"}
+    (other / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(ModelError, match="another tokenizer than the student"):
+        run_recipe(with_teacher(other), tmp_path / "run")
+    assert not list((tmp_path / "run").glob("stages/*"))
 
 
 def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished: Path, tmp_path: Path) -> None:

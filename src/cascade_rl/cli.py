@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -102,7 +103,8 @@ def _run(args: argparse.Namespace) -> None:
     from cascade_rl.recipe import load_recipe
 
     recipe = load_recipe(args.recipe, args.set)
-    again = " ".join(["cascade run", str(args.recipe), *(["--run", str(args.run)] if args.run else []), *_set_words(args.set)])
+    run, only = ["--run", str(args.run)] if args.run else [], ["--only", args.only] if args.only else []
+    again = shlex.join(["cascade", "run", str(args.recipe), *run, *only, *_set_words(args.set)])
     run_recipe(recipe, _run_folder(args), start_from=args.start_from, only=args.only, how_to_go_on=again)
 
 

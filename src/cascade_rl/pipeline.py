@@ -19,6 +19,7 @@ from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
+from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.select import Select
 
 Outlook = Literal["done", "resume", "run"]
@@ -63,6 +64,8 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
     tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
     paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
     files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
+    if isinstance(stage, Distill):
+        files |= {str(folder): _model_digest(folder, stage.name) for folder in stage.folders()}
     told = {"parent": parent, "stage": settings, "tasks": tasks, "files": files}
     if isinstance(stage, Select):
         told["matrix"] = _dev_settings(recipe)
@@ -74,6 +77,14 @@ def _dev_settings(recipe: Recipe) -> dict[str, Any]:
     unread = ("test", "rollouts_kept", "on_regression")
     settings = {key: value for key, value in to_json(recipe.eval).items() if key not in unread}
     return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in recipe.eval.tasks}}
+
+
+def _model_digest(folder: Path, stage: str) -> str:
+    from cascade_rl.model.sources import fingerprint
+
+    if not (folder / "config.json").is_file():
+        raise RecipeError(f'stage "{stage}": teacher {folder} is no model folder: it holds no config.json')
+    return fingerprint(folder)
 
 
 def _file_digest(path: str, stage: str) -> str:
@@ -105,7 +116,8 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
-            whole = place.done and (place.checkpoint / "config.json").is_file()  # a checkpoint deleted since is made again
+            whole = place.done and (place.checkpoint / "config.json").is_file()  # what was deleted since is made again
+            whole = whole and (place.teachers.is_file() or not isinstance(stage, Select))
             outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
         planned.append(Planned(index, stage, parent, place, outlook))
     if only is not None:
@@ -172,7 +184,7 @@ def _check_data(recipe: Recipe) -> None:
         for name in stage.task_names():
             if not recipe.tasks[name].prompts("train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
-        for path in stage.files():
+        for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
 
@@ -216,10 +228,16 @@ class _Walk:
         from cascade_rl.eval.suite import Suite
         from cascade_rl.model.render import load_renderer
         from cascade_rl.model.sources import load_tokenizer, resolve
+        from cascade_rl.model.teachers import check_same_tokens
         from cascade_rl.tasks.nano import corpus
 
         self.start = resolve(self.recipe.model.source, corpus)
         self.renderer = load_renderer(load_tokenizer(self.start), self.recipe.render)
+        for stage in self.recipe.stages:  # every stage keeps the start's tokenizer, so this is known before any work
+            for domain, teacher in stage.teachers.items() if isinstance(stage, Distill) else ():
+                if "/" in teacher:
+                    where = f'stage "{stage.name}": teacher of domain "{domain}"'
+                    check_same_tokens(self.start, Path(teacher).expanduser(), where)
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )

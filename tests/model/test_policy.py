@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cascade_rl.algo.batch import pack
-from cascade_rl.errors import ModelError
+from cascade_rl.errors import ModelError, NonFiniteError
 from cascade_rl.model import attention
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
@@ -204,3 +204,11 @@ def test_compiled_layers_give_the_same_and_compile_once_for_all_batches(llama):
     assert max(gap(some) for some in told[:2]) < 2e-6
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert max(gap(some) for some in told[2:]) < 2e-6
+
+
+def test_weights_that_are_not_finite_are_not_saved(llama, tmp_path):
+    policy = Policy(llama)
+    next(iter(policy.weights().values())).view(-1)[3] = torch.inf
+    with pytest.raises(NonFiniteError, match="is not finite after the last update"):
+        policy.save(tmp_path / "out")
+    assert not (tmp_path / "out").exists()

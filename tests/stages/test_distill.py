@@ -58,9 +58,14 @@ def test_the_student_comes_to_its_teacher_in_one_domain_and_stays_in_the_other(m
     stage = distill(model, taught, tmp_path / "run", steps=25, prompts_per_step=16, learning_rate=3e-3, teacher_memory_gb=0.0)
     told = lines(stage.metrics)
     assert told[0]["reverse_kl/same"] < 1e-9, "at first it is its own anchor"
-    first, last = (sum(line["reverse_kl/vowels"] for line in part) / 3 for part in (told[:3], told[-3:]))
+
+    def early_and_late(figure: str) -> list[float]:
+        return [sum(line[figure] for line in part) / 5 for part in (told[:5], told[-5:])]
+
+    first, last = early_and_late("reverse_kl/vowels")
     assert last < 0.4 * first
-    assert told[-1]["reward/vowels"] > told[0]["reward/vowels"] + 0.1
+    first, last = early_and_late("reward/vowels")
+    assert last > first + 0.05
     for line in told:
         assert line["on_policy"] == "on-policy: equal up to rounding"
         assert line["token_share/vowels"] + line["token_share/same"] == pytest.approx(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cascade_rl.algo.batch import Batch
-from cascade_rl.errors import ModelError, unknown
+from cascade_rl.errors import ModelError, NonFiniteError, unknown
 from cascade_rl.model import attention
 from cascade_rl.model.divergence import Divergence
 from cascade_rl.model.head import Head, target_logps
@@ -159,8 +159,17 @@ class Policy:
                 raise ModelError(f'policy: weight "{name}" has shape {told}; this model needs {wanted}')
             tensor.copy_(weights[name])
 
+    def check_finite(self) -> None:
+        """Raises NonFiniteError for a weight that is not finite: what follows from it must not be saved."""
+        for name, tensor in self.weights().items():
+            if not torch.isfinite(tensor).all():
+                raise NonFiniteError(
+                    f'policy: weight "{name}" is not finite after the last update; nothing of it was saved: lower the learning rate'
+                )
+
     def save(self, folder: str | Path) -> None:
-        """Writes a folder that plain transformers loads: config, weights in the policy's type, tokenizer."""
+        """Writes a folder that plain transformers loads: config, weights in the policy's type, tokenizer. Checks the weights first."""
+        self.check_finite()
         with quiet():
             self.model.save_pretrained(str(folder))
         self.tokenizer.save_pretrained(str(folder))

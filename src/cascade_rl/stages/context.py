@@ -165,6 +165,7 @@ class StageContext:
             )
 
     def _save(self, step: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
+        policy.check_finite()
         for log in self._logs.values():
             log.sync()
         lengths = {name: log.position() for name, log in self._logs.items()}

@@ -87,9 +87,9 @@ class Distill(OnPolicy):
     def rewarded_tasks(self) -> tuple[str, ...]:
         return self.task_names() if self.outcome else ()
 
-    def files(self) -> tuple[str, ...]:
+    def folders(self) -> tuple[Path, ...]:
         """Teachers that are folders: their content belongs to the fingerprint."""
-        return tuple(dict.fromkeys(told for told in self.teachers.values() if "/" in told))
+        return tuple(dict.fromkeys(Path(told).expanduser() for told in self.teachers.values() if "/" in told))
 
     def arithmetic(self) -> str:
         rollouts = self.prompts_per_step * self.group_size
@@ -114,6 +114,8 @@ class Distill(OnPolicy):
         chosen = self.choose(ctx)
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         teachers = self._open(chosen, ctx, dtype_name(policy))
+        if self.form != "sampled_token":
+            teachers.heads()  # teachers that cannot be compared are refused before step 1
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
         feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)

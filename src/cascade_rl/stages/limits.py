@@ -4,14 +4,18 @@ import dataclasses
 import math
 from typing import Any
 
+LARGEST = 1e9  # of any setting: what is beyond is a slip, and overflows in single precision or takes all memory
+
 
 def check_finite(config: Any) -> None:
-    """No float of a frozen config, alone or in a tuple, is infinite or not a number."""
+    """No number of a frozen config, alone or in a tuple, is infinite, not a number, or beyond all use."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{field.name} = {value} must be finite")
+            if isinstance(number, int | float) and abs(number) > LARGEST:
+                raise ValueError(f"{field.name} = {value} must be at most {LARGEST:g}")
 
 
 def check_at_least(config: Any, least: int, *keys: str) -> None:

@@ -12,7 +12,9 @@ from cascade_rl.grade.unit_tests import CallTest, grade_calls
 from cascade_rl.records import Reward
 from cascade_rl.sandbox.process import MB, Isolation, Limits, shared_pool
 
-_FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+# A fence of backticks or tildes at the start of a line, what it says it holds, and all up to the same fence or the end.
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_PYTHON = ("python", "python3", "py", "py3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,9 @@ class CodeSettings:
     sandbox: Isolation = "bubblewrap"
 
     def __post_init__(self) -> None:
-        if self.time_limit_s < 1 or self.memory_mb < 64:
-            raise RecipeError(
-                f'task "{getattr(self, "name", "")}": time_limit_s {self.time_limit_s} must be at least 1 and memory_mb'
-                f" {self.memory_mb} at least 64"
-            )
+        for key, low, high in (("time_limit_s", 1, 3_600), ("memory_mb", 64, 1_000_000)):
+            if not low <= getattr(self, key) <= high:
+                raise RecipeError(f'task "{getattr(self, "name", "")}": {key} {getattr(self, key)} must be {low} to {high:,}')
         super().__post_init__()  # type: ignore[misc]  # of the task that it is mixed into
 
     async def run_tests(self, code: str, tests: Sequence[CallTest], setup: str = "") -> Reward:
@@ -45,9 +45,13 @@ class CodeSettings:
 
 
 def code_block(answer: str) -> str:
-    """The last fenced block of an answer, or the whole answer where there is none."""
-    blocks = _FENCE.findall(answer)
-    return blocks[-1] if blocks else answer
+    """The last block of an answer that is fenced as Python, else the last fenced one, else the whole answer.
+
+    A block that says what it holds comes first, since a bare one after it often shows what the program prints.
+    """
+    blocks = _FENCE.findall(answer.replace("\r\n", "\n"))
+    python = [code for _, language, code in blocks if language.lower() in _PYTHON]
+    return (python or [code for *_, code in blocks] or [answer])[-1]
 
 
 @functools.lru_cache(maxsize=4096)

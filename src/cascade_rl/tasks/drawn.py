@@ -18,6 +18,7 @@ from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, Split
 
 MAX_ANSWER_CHARS = 4_000  # no gold answer is a tenth as long; what is longer is judged unread, so that no parser meets a megabyte
+OPERANDS = ("max_number", "max_factor", "max_constant")  # settings that bound the numbers of a question, drawn from 2 on
 _TRIES_PER_PROMPT = 200
 _SHARES: dict[Split, tuple[int, int]] = {"train": (0, 80), "dev": (80, 90), "test": (90, 100)}  # percent of all keys
 
@@ -69,6 +70,9 @@ class DrawnTask:
             value = getattr(self, field.name)
             if field.name.startswith("num_") and (not isinstance(value, int) or value < 0):
                 raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be a whole number, 0 or more')
+            low, high = (2, 1_000) if field.name in OPERANDS else (1, 100_000)
+            if field.name.startswith("max_") and not low <= value <= high:
+                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be {low} to {high:,}')
             if field.name.endswith("_share") and not 0 <= value <= 1:
                 raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be between 0 and 1')
 
