@@ -4,8 +4,9 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cascade_rl import __version__
 from cascade_rl.errors import CascadeError, Interrupted, RunError
@@ -132,9 +133,17 @@ def _plan(args: argparse.Namespace) -> None:
         console.print(f"   {item.stage.arithmetic()}")
         for key, value in to_json(item.stage).items():
             console.print(f"   {key} = {value}", markup=False)
-    told = to_json(recipe.eval)
-    console.print("\n[bold]eval[/bold]  " + ", ".join(f"{key} = {value}" for key, value in told.items() if key != "tasks"))
-    console.print(f"   tasks: {', '.join(recipe.eval.tasks) or 'none'}", markup=False)
+    told = to_json(recipe)
+    for section in ("model", "render", "eval"):
+        console.print(f"\n[bold]{section}[/bold]  ", end="")
+        console.print(_settings(told[section]), markup=False)
+    for name, settings in told["tasks"].items():
+        console.print(f"\n[bold]task[/bold] {name}  ", end="")
+        console.print(_settings(settings), markup=False)
+
+
+def _settings(told: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in told.items())
 
 
 def _eval(args: argparse.Namespace) -> None:
