@@ -152,6 +152,7 @@ def test_from_and_only(recipe_file: Path, finished: Path, tmp_path: Path) -> Non
     run = tmp_path / "only"
     run_recipe(recipe, run, only="first", say=lambda text: None)
     assert [folder.name[:8] for folder in (run / "stages").iterdir()] == ["01-first"]
+    assert [item.outlook for item in make_plan(recipe, run, start_from="first", only="second")] == ["run", "run"]
     run_recipe(recipe, run, only="first", start_from="first", say=lambda text: None)
     names = sorted(folder.name[:9] for folder in (run / "stages").iterdir())
     assert names == ["01-first-", "old1-01-f"]  # nothing is lost

@@ -122,7 +122,8 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         planned.append(Planned(index, stage, parent, place, outlook))
     if only is not None:
         chosen = names.index(only)
-        missing = [item.stage.name for item in planned[:chosen] if item.outlook != "done"]
+        first = min(chosen, names.index(start_from)) if start_from else chosen  # from there on everything is run
+        missing = [item.stage.name for item in planned[:first] if item.outlook != "done"]
         if missing:
             raise RecipeError(f"--only {only}: earlier stages are not done: {', '.join(missing)}; run them first")
         planned = planned[: chosen + 1]
