@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.algo.advantages import has_signal
 from cascade_rl.errors import RunError
+from cascade_rl.model.memory import give_back_freed_memory
 from cascade_rl.records import Group, Prompt, Reward
 from cascade_rl.sample.rollout import grade_all, rollout
 from cascade_rl.seeds import derive_seed
@@ -44,6 +45,7 @@ class Collector:
         seed = derive_seed(ctx.seed, "rollout", step, refill)
         with ctx.timed("sampling"):
             groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
+            give_back_freed_memory()
         with ctx.timed("grading"):
             return grade_all(groups, ctx.tasks)
 
