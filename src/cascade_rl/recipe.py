@@ -53,7 +53,7 @@ class Recipe:
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe file; `overrides` are "where.key=value" with a TOML value (a bare word is a string)."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise RecipeError(f"recipe {path}: no such file") from None
     except IsADirectoryError:

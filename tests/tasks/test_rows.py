@@ -163,6 +163,11 @@ def test_jsonl_plain_and_compressed(tmp_path):
         assert read_rows(str(source)) == [ROW, {"prompt": "é", "completion": "x"}]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')
+    assert read_rows(tmp_path / "a.jsonl") == [{"prompt": "a"}]
+
+
 @pytest.mark.parametrize(
     "content, complaint",
     [

@@ -71,7 +71,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Row]]:
     number = 0
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig") as file:
         try:
             for number, line in enumerate(file, start=1):
                 if line.strip():
