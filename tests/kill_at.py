@@ -43,6 +43,20 @@ def kill_and_resume(points: list[str], recipe: Path, run: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
 
 
+def results(run: Path) -> dict[str, bytes]:
+    """Everything that must not depend on interruptions; stages that were set aside apart."""
+    kept = ("*.safetensors", "metrics.jsonl", "rollouts.jsonl", "lineage.json", "matrix.json", "teachers.json")
+    files = {file for pattern in (*kept, "eval/**/*.json", "eval/**/*.jsonl") for file in run.rglob(pattern) if file.is_file()}
+    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(files) if "/old" not in str(file.relative_to(run))}
+
+
+def check_same(whole: Path, run: Path) -> None:
+    expected, found = results(whole), results(run)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if expected[name] != found[name]] == []
+    assert not list(run.rglob(".*.tmp"))
+
+
 def main() -> None:
     from cascade_rl.observe.log import Log
     from cascade_rl.pipeline import run_recipe

@@ -16,7 +16,7 @@ from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
 from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
 from cascade_rl.recipe import Recipe, load_recipe
 from cascade_rl.run import RunDir
-from tests.kill_at import kill_and_resume, run_whole
+from tests.kill_at import check_same, kill_and_resume, results, run_whole
 from tests.model.tiny import make_tiny
 
 RECIPE = """
@@ -73,13 +73,6 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the recipe from start to end, in a process of its own; with the counts of its kill points."""
     return run_whole(recipe_file, tmp_path_factory.mktemp("runs") / "whole")
-
-
-def results(run: Path) -> dict[str, bytes]:
-    """Everything that must not depend on interruptions: weights, metrics, matrix, per-prompt scores, rollouts, lineage."""
-    kept = ("*.safetensors", "metrics.jsonl", "matrix.json", "lineage.json", "eval/**/*.json", "eval/**/*.jsonl")
-    files = {file for pattern in kept for file in run.rglob(pattern) if file.is_file()}
-    return {str(file.relative_to(run)): file.read_bytes() for file in sorted(files)}
 
 
 def test_a_run_leaves_what_the_design_promises(finished: Path) -> None:
@@ -164,8 +157,7 @@ def test_from_makes_all_later_stages_new_even_when_it_stops_there(recipe_file: P
     run_recipe(recipe, run, start_from="first", only="first", say=lambda text: None)
     assert [item.outlook for item in make_plan(recipe, run)] == ["done", "run"], "the second came of the first's old weights"
     run_recipe(recipe, run, say=lambda text: None)
-    again = {name: content for name, content in results(run).items() if "/old" not in name}
-    whole = results(finished)
+    again, whole = results(run), results(finished)
     rows = [sorted(json.loads(told.pop("matrix.json"))["rows"], key=str) for told in (again, whole)]
     assert rows[0] == rows[1], "rows that left the matrix with their stage are back"
     assert again == whole
@@ -305,10 +297,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe_file: Pa
     }[place]
     run = tmp_path / "killed"
     kill_and_resume([point], recipe_file, run)
-    whole, again = results(finished), results(run)
-    assert whole.keys() == again.keys()
-    assert [name for name in whole if whole[name] != again[name]] == []
-    assert not list(run.rglob(".*.tmp"))
+    check_same(finished, run)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.kill_at import kill_and_resume, run_whole
+from tests.kill_at import check_same, kill_and_resume, results, run_whole
 from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.eval.teachers import read_teachers
@@ -84,20 +84,6 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_whole(recipe, tmp_path_factory.mktemp("runs") / "whole")
-
-
-def results(run: Path) -> dict[str, bytes]:
-    """Weights, metrics, rollouts, lineage, teachers, matrix: everything but wall times."""
-    kept = ("*.safetensors", "metrics.jsonl", "rollouts.jsonl", "lineage.json", "matrix.json", "teachers.json")
-    files = sorted(file for pattern in kept for file in run.rglob(pattern))
-    return {str(file.relative_to(run)): file.read_bytes() for file in files if "/old" not in str(file)}
-
-
-def check_same(whole: Path, run: Path) -> None:
-    expected, found = results(whole), results(run)
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if expected[name] != found[name]] == []
-    assert not list(run.rglob(".*.tmp"))
 
 
 def test_what_select_and_distill_leave(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

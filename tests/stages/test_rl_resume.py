@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.kill_at import kill_and_resume, run_whole
+from tests.kill_at import check_same, kill_and_resume, results, run_whole
 from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.pipeline import run_recipe
@@ -58,19 +58,9 @@ def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_whole(recipe, tmp_path_factory.mktemp("runs") / "whole")
 
 
-def results(run: Path) -> dict[str, bytes]:
-    """Weights, metrics, rollouts, lineage, matrix: everything but wall times."""
-    kept = ("*.safetensors", "metrics.jsonl", "rollouts.jsonl", "lineage.json", "matrix.json")
-    files = sorted(file for pattern in kept for file in (run / "stages").rglob(pattern))
-    return {str(file.relative_to(run)): file.read_bytes() for file in files if "old1-" not in str(file)}
-
-
-def check_same(whole: Path, run: Path) -> None:
-    expected, found = results(whole), results(run)
-    assert {Path(name).name for name in expected} >= {"model.safetensors", "metrics.jsonl", "rollouts.jsonl", "lineage.json"}
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if expected[name] != found[name]] == []
-    assert not list(run.rglob(".*.tmp"))
+def check_resumed(whole: Path, run: Path) -> None:
+    check_same(whole, run)
+    assert {Path(name).name for name in results(run)} >= {"model.safetensors", "metrics.jsonl", "rollouts.jsonl", "lineage.json"}
     timing = lines(next(run.glob("stages/01-*/timing.jsonl")))
     assert [line["step"] for line in timing] == list(range(1, STEPS + 1))
 
@@ -92,7 +82,7 @@ def test_a_failure_inside_a_step_leaves_nothing_behind(recipe: Path, tmp_path: P
     monkeypatch.undo()
     assert list(run.glob("stages/*/state/step-000002"))
     run_recipe(load_recipe(recipe), run, say=lambda text: None)
-    check_same(tmp_path / "whole", run)
+    check_resumed(tmp_path / "whole", run)
 
 
 @pytest.mark.slow
@@ -120,11 +110,11 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place: str, recipe: Path, w
     }[place]
     run = tmp_path / "killed"
     kill_and_resume([told], recipe, run)
-    check_same(whole, run)
+    check_resumed(whole, run)
 
 
 @pytest.mark.slow
 def test_killed_twice_it_still_ends_with_the_same_bytes(recipe: Path, whole: Path, tmp_path: Path) -> None:
     # In the third step; then, gone on from the second, in the third again.
     kill_and_resume(["sync:4", "sync:2"], recipe, tmp_path / "killed")
-    check_same(whole, tmp_path / "killed")
+    check_resumed(whole, tmp_path / "killed")
