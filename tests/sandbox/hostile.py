@@ -67,11 +67,11 @@ if os.fork() == 0:
     time.sleep(20); os._exit(0)""",
     "files outside": """
 for place in ('/', '/tmp', '/var/tmp', '/dev/shm', '/dev', '/etc', '/root', '/home', '/usr', '/usr/local/lib', '/cascade',
-              '/work', '/proc/1/cwd', '/work/../..', sys.prefix):
+              '/box', '/proc/1/cwd', '/box/../..', sys.prefix):
     try: open(place + '/{marker}', 'w').write('here')
     except OSError: pass
 for link in ('/', '/usr', '/proc/1/root'):
-    try: os.symlink(link, '/work/link'); open('/work/link/tmp/{marker}', 'w').write('here'); os.unlink('/work/link')
+    try: os.symlink(link, '/box/link'); open('/box/link/tmp/{marker}', 'w').write('here'); os.unlink('/box/link')
     except OSError: pass""",
     "disk": """
 for i in range({n}):
@@ -79,7 +79,7 @@ for i in range({n}):
     except OSError: break""",
     "many files": """
 for i in range(100 * {n}):
-    try: os.close(os.open(f'/work/{{i}}', os.O_CREAT))
+    try: os.close(os.open(f'/box/{{i}}', os.O_CREAT))
     except OSError: break""",
     "descriptors": """
 for i in range(1000):
@@ -92,7 +92,7 @@ for fd in range(3, 30):
     "privileges": """
 libc = ctypes.CDLL(None)
 for flags in (0x10000000, 0x20000, 0x20000000): libc.unshare(flags)
-libc.mount(b'tmpfs', b'/work', b'tmpfs', 0, None); libc.umount2(b'/proc', 2); libc.ptrace(16, 1, 0, 0); libc.setuid(0); libc.setgid(0)
+libc.mount(b'tmpfs', b'/box', b'tmpfs', 0, None); libc.umount2(b'/proc', 2); libc.ptrace(16, 1, 0, 0); libc.setuid(0); libc.setgid(0)
 for n in (101, 165, 272, 308, 317, 321, 425): libc.syscall(n, 0, 0, 0, 0, 0)""",
     "limits": """
 for kind in range(16):

@@ -76,7 +76,7 @@ def check_nothing_is_left(server: ForkServer, port: int) -> None:
         sys.base_prefix,
     ):
         assert not Path(place, MARKER).exists(), f"{place} was written to"
-    look = "import os\nprint([os.listdir(p) for p in ('/work', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]))"
+    look = "import os\nprint([os.listdir(p) for p in ('/box', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]))"
     assert script(server, look) == "[['program.py'], [], []] 1\n"
 
 
@@ -213,7 +213,7 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
     async def work() -> None:
         sandbox = ProcessSandbox()
         try:
-            await sandbox.write("/work/pkg/a.py", b"x = 1\n")
+            await sandbox.write("/box/pkg/a.py", b"x = 1\n")
             await sandbox.write("b.py", b"from pkg.a import x\nprint(x + 1)\n")
             ran = await sandbox.run(
                 ["sh", "-c", "echo 7 > c; sleep 50 & python3 b.py; ls /proc | grep -c '^[0-9]'"], timeout_s=30
@@ -223,7 +223,7 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
             counted = await sandbox.run(["sh", "-c", "ls /proc | grep -c '^[0-9]*$'; cat"], timeout_s=30)
             assert int(counted.stdout) <= 4  # the shell and what it just started; the sleeper has ended
             assert (await sandbox.run(["sleep", "30"], timeout_s=0.3)).ended == "time"
-            for path in ("none", "/work", "/proc/1/mem"):
+            for path in ("none", "/box", "/proc/1/mem"):
                 with pytest.raises(FileNotFoundError, match=f"cannot read {path}"):
                     await sandbox.read(path)
             with pytest.raises(OSError, match="cannot write /usr/x"):

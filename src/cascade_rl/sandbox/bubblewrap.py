@@ -1,7 +1,7 @@
 """The command that starts the outer sandbox: no network, nothing writable but sized scratch folders, nothing of the user's to read.
 
 What programs can see: the system's /usr, the Python installation (without its virtual environment) and the folder `inside`, all
-read-only. Not /etc, /home, /root, /var or any other place of the host.
+read-only; of /etc only ld.so.cache, alternatives and localtime. Not /home, /root, /var or any other place of the host.
 """
 
 import functools
@@ -41,7 +41,7 @@ def find_bwrap() -> Path:
 def command(scratch_bytes: int) -> list[str]:
     """What starts a fork server in a sandbox; its standard input is the socket to talk on.
 
-    scratch_bytes: the size of /work and /tmp, each.
+    scratch_bytes: the size of /box and /tmp, each.
     """
     python, base = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
     bwrap = find_bwrap()
@@ -61,7 +61,7 @@ def command(scratch_bytes: int) -> list[str]:
             f"{base}/bin:/usr/local/bin:/usr/bin:/bin",
             "--setenv",
             "HOME",
-            "/work",
+            "/box",
             "--setenv",
             "LANG",
             "C.UTF-8",
@@ -73,9 +73,9 @@ def command(scratch_bytes: int) -> list[str]:
         *([] if base.is_relative_to("/usr") else ["--ro-bind", place["base"], str(base)]),
         *("--ro-bind", place["inside"], f"{MODULES}/cascade_rl/sandbox/inside"),
         *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(scratch_bytes), "--tmpfs", "/work", "--size", str(scratch_bytes), "--tmpfs", "/tmp"),
+        *("--size", str(scratch_bytes), "--tmpfs", "/box", "--size", str(scratch_bytes), "--tmpfs", "/tmp"),
         *("--size", "65536", "--tmpfs", "/dev/shm"),
-        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),
         *("--", str(python), *server_arguments(MODULES, "bubblewrap")),
     ]
     if os.geteuid() != 0:

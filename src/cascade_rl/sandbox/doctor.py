@@ -79,7 +79,7 @@ def _filter() -> Finding:
 
 
 def _trial() -> Finding:
-    code = "import os\nprint(os.getpid(), os.getuid(), len(os.listdir('/work')))"
+    code = "import os\nprint(os.getpid(), os.getuid(), len(os.listdir('/box')))"
     try:
         server = ForkServer()
     except SandboxError as error:

@@ -52,7 +52,7 @@ class Limits:
 
     cpu_s: of processor time, whole seconds, each process. wall_s: from the program's start; None is cpu_s * 1.5 + 1, so that a
     loaded machine does not turn a verdict into a time-out. memory_bytes: address space of each process, and memory that all of
-    them hold together. disk_bytes: of /work, /tmp and /dev/shm, each, and of one file. output_bytes: stdout, stderr and results
+    them hold together. disk_bytes: of /box, /tmp and /dev/shm, each, and of one file. output_bytes: stdout, stderr and results
     together. num_processes: threads count.
     """
 
@@ -272,7 +272,7 @@ class SandboxPool:
 class ProcessSandbox:
     """A sandbox whose files live as long as it does: what an agent works in (see `protocols.Sandbox`).
 
-    Commands run one after the other in /work, each in fresh namespaces: what one leaves running ends with it.
+    Commands run one after the other in /box, each in fresh namespaces: what one leaves running ends with it.
     """
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "bubblewrap") -> None:

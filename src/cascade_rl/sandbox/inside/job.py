@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from cascade_rl.sandbox.inside import kernel, values
 
-WORK, TEMP = "/work", "/tmp"
+WORK, TEMP = "/box", "/tmp"
 RESULTS = 3  # the descriptor of the results pipe
 _WARM = (
     "array", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "inspect", "io",
