@@ -34,7 +34,8 @@ from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import load_renderer
 from cascade_rl.model.sources import load_tokenizer
 from cascade_rl.observe.log import read_log
-from cascade_rl.pipeline import digest, make_plan, run_recipe
+from cascade_rl.pipeline import run_recipe
+from cascade_rl.plan import digest, make_plan
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, read_json, write_json

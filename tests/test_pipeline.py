@@ -13,7 +13,8 @@ import pytest
 
 from cascade_rl import pipeline
 from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
-from cascade_rl.pipeline import find_checkpoint, make_plan, run_recipe
+from cascade_rl.pipeline import find_checkpoint, run_recipe
+from cascade_rl.plan import make_plan
 from cascade_rl.recipe import Recipe, load_recipe
 from cascade_rl.run import RunDir
 from tests.kill_at import check_same, kill_and_resume, results, run_whole

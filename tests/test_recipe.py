@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.errors import RecipeError
-from cascade_rl.pipeline import resolved
+from cascade_rl.plan import resolved
 from cascade_rl.recipe import load_recipe, to_json
 
 ROOT = Path(__file__).resolve().parent.parent

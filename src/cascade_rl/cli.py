@@ -120,7 +120,7 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.pipeline import make_plan
+    from cascade_rl.plan import make_plan
     from cascade_rl.recipe import load_recipe, to_json
 
     recipe = load_recipe(args.recipe, args.set)

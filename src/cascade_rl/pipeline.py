@@ -1,136 +1,21 @@
-"""The pipeline walks a recipe's stages: skip what is done, go on with what is not, evaluate, and draw the report.
-
-A stage's fingerprint covers its settings, the tasks and files it reads, and its parent's fingerprint. So editing stage 5 makes
-stage 5 and later ones new, and nothing before.
-"""
+"""The pipeline walks a recipe's stages: skip what is done, go on with what is not, evaluate, and draw the report."""
 
 import dataclasses
-import hashlib
-import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
-from cascade_rl.recipe import Recipe, to_json
+from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
+from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.select import Select
-
-Outlook = Literal["done", "resume", "run"]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A stage with its place in the run. outlook: "done" (skipped), "resume" (a saved state is there), or "run"."""
-
-    index: int
-    stage: Any
-    fingerprint: str
-    dir: StageDir
-    outlook: Outlook
-
-    @property
-    def checkpoint_name(self) -> str:
-        return self.dir.root.name
-
-
-# --- fingerprints and plan ----------------------------------------------------------------------------------------------------------
-
-
-def digest(value: Any) -> str:
-    """Eight hex digits of the SHA-256 of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
-
-
-def start_fingerprint(recipe: Recipe) -> str:
-    """Of what the first stage starts from: the model (by content, where it is a folder), precision, format and seed."""
-    source = recipe.model.source
-    if Path(source).is_dir():
-        from cascade_rl.model.sources import fingerprint
-
-        source = fingerprint(Path(source))
-    told = to_json(recipe)
-    return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
-
-
-def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
-    settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
-    tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
-    paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
-    files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
-    if isinstance(stage, Distill):
-        files |= {str(folder): _model_digest(folder, stage.name) for folder in stage.folders()}
-    told = {"parent": parent, "stage": settings, "tasks": tasks, "files": files}
-    if isinstance(stage, Select):
-        told["matrix"] = _dev_settings(recipe)
-    return digest(told)
-
-
-def _dev_settings(recipe: Recipe) -> dict[str, Any]:
-    """What the dev rows of given checkpoints depend on: a choice of teachers is a function of these."""
-    unread = ("test", "rollouts_kept", "on_regression")
-    settings = {key: value for key, value in to_json(recipe.eval).items() if key not in unread}
-    return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in recipe.eval.tasks}}
-
-
-def _model_digest(folder: Path, stage: str) -> str:
-    from cascade_rl.model.sources import fingerprint
-
-    if not (folder / "config.json").is_file():
-        raise RecipeError(f'stage "{stage}": teacher {folder} is no model folder: it holds no config.json')
-    return fingerprint(folder)
-
-
-def _file_digest(path: str, stage: str) -> str:
-    """The content of a rows file, or of every file of a folder; a hub id is known by its name."""
-    place = Path(path).expanduser()
-    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
-    if files:
-        told = hashlib.sha256()
-        for file in files:
-            with open(file, "rb") as handle:
-                told.update(hashlib.file_digest(handle, "sha256").digest())
-        return told.hexdigest()[:16]
-    if place.is_absolute() or place.suffix or path.startswith((".", "~")):
-        raise RecipeError(f'stage "{stage}": {path} does not exist; a relative path starts at the folder you run from')
-    return path
-
-
-def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: str | None = None) -> list[Planned]:
-    """What `cascade run` would do, in order; starts and writes nothing."""
-    names = [stage.name for stage in recipe.stages]
-    for option, name in (("--from", start_from), ("--only", only)):
-        if name is not None and name not in names:
-            raise RecipeError(unknown(f"{option}: stage", name, names))
-    run, parent, again = RunDir(root), start_fingerprint(recipe), False
-    planned = []
-    for index, stage in enumerate(recipe.stages, 1):
-        parent = stage_fingerprint(recipe, stage, parent)
-        place = run.stage(index, stage.name, parent)
-        again = again or stage.name == start_from
-        outlook: Outlook = "run"
-        if not again:
-            whole = place.done and (place.checkpoint / "config.json").is_file()  # what was deleted since is made again
-            whole = whole and (place.teachers.is_file() or not isinstance(stage, Select))
-            outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
-        planned.append(Planned(index, stage, parent, place, outlook))
-    if only is not None:
-        chosen = names.index(only)
-        first = min(chosen, names.index(start_from)) if start_from else chosen  # from there on everything is run
-        missing = [item.stage.name for item in planned[:first] if item.outlook != "done"]
-        if missing:
-            raise RecipeError(f"--only {only}: earlier stages are not done: {', '.join(missing)}; run them first")
-        planned = planned[: chosen + 1]
-    return planned
-
-
-# --- the run ------------------------------------------------------------------------------------------------------------------------
 
 
 def run_recipe(
@@ -159,17 +44,6 @@ def run_recipe(
         walk.test_rows()
         walk.report()
     return run
-
-
-def resolved(recipe: Recipe) -> dict[str, Any]:
-    """Every effective value, plus the optimizer arithmetic and the fingerprint of each stage."""
-    told = to_json(recipe)
-    parent = start_fingerprint(recipe)
-    told["start_fingerprint"] = parent
-    for stage, shown in zip(recipe.stages, told["stages"], strict=True):
-        parent = stage_fingerprint(recipe, stage, parent)
-        shown |= {"fingerprint": parent, "arithmetic": stage.arithmetic()}
-    return told
 
 
 def _check_data(recipe: Recipe) -> None:

@@ -179,7 +179,7 @@ def test_a_teacher_of_another_size_teaches(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_content_of_a_teachers_folder_belongs_to_the_fingerprint(model: Path, taught: Path, tmp_path: Path) -> None:
-    from cascade_rl.pipeline import make_plan
+    from cascade_rl.plan import make_plan
 
     copy = tmp_path / "copy"
     shutil.copytree(taught, copy)

@@ -9,7 +9,8 @@ from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.eval.teachers import read_teachers
 from cascade_rl.observe.log import Log
-from cascade_rl.pipeline import make_plan, run_recipe
+from cascade_rl.pipeline import run_recipe
+from cascade_rl.plan import make_plan
 from cascade_rl.recipe import load_recipe
 from cascade_rl.run import RunDir
 
