@@ -117,8 +117,8 @@ class _Walk:
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
-        names = [self.start_name, *(item.checkpoint_name for item in self.plan)]
-        Matrix.load(self.run.root).keep(names)
+        shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
+        Matrix.load(self.run.root).keep([self.start_name, *shown])
 
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
@@ -201,6 +201,8 @@ class _Walk:
             short_audit(self.recipe.tasks[name], say=self.say)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
+        if stage in self.recipe.eval.skip:
+            return
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
             raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
 

@@ -97,6 +97,9 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
     recipe = dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
+    for name in recipe.eval.skip:
+        if name not in (stage.name for stage in recipe.stages):
+            raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
     for index, stage in enumerate(recipe.stages):
         if isinstance(stage, Select):
             _check_select(recipe, index)
