@@ -219,7 +219,7 @@ class _Walk:
         from cascade_rl.observe.report import build
         from cascade_rl.observe.report_distill import recoveries
         from cascade_rl.observe.report_run import read_run
-        from cascade_rl.observe.tables import print_matrix, print_recovery
+        from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
@@ -229,6 +229,7 @@ class _Walk:
         for stage in view.stages:
             split, found = recoveries(view, stage)
             print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
+        print_stages(view.stages)
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 
