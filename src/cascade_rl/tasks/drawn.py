@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from cascade_rl.errors import DataError, RecipeError, unknown
@@ -37,6 +37,7 @@ class Draft:
     reference: Any
     thinking: bool
     tools: tuple[Mapping[str, Any], ...] = ()
+    facets: Mapping[str, str | float] = field(default_factory=dict)
 
 
 def split_of(key: Any) -> Split:
@@ -66,15 +67,15 @@ class DrawnTask:
     metric: ClassVar[str] = "accuracy"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.startswith("num_") and (not isinstance(value, int) or value < 0):
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be a whole number, 0 or more')
-            low, high = (2, 1_000) if field.name in OPERANDS else (1, 100_000)
-            if field.name.startswith("max_") and not low <= value <= high:
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be {low} to {high:,}')
-            if field.name.endswith("_share") and not 0 <= value <= 1:
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be between 0 and 1')
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name.startswith("num_") and (not isinstance(value, int) or value < 0):
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be a whole number, 0 or more')
+            low, high = (2, 1_000) if setting.name in OPERANDS else (1, 100_000)
+            if setting.name.startswith("max_") and not low <= value <= high:
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be {low} to {high:,}')
+            if setting.name.endswith("_share") and not 0 <= value <= 1:
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be between 0 and 1')
 
     @property
     def max_turns(self) -> int:
@@ -140,6 +141,7 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 thinking=draft.thinking,
                 reference=draft.reference,
                 gold=draft.gold,
+                facets=draft.facets,
             )
         )
     return tuple(prompts)
