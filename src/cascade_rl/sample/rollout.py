@@ -106,7 +106,7 @@ def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], ma
     for prompt, ids in zip(prompts, contexts, strict=True):
         if max_context is not None and len(ids) >= max_context:
             raise DataError(
-                f"prompt {prompt.id}: has {len(ids)} tokens, which leaves no room to answer in the model's {max_context}; shorten"
+                f"prompt {prompt.id}: has {len(ids):,} tokens, which leaves no room to answer in the model's {max_context:,}; shorten"
                 " it, or leave it out"
             )
 

@@ -92,14 +92,18 @@ class DocumentTask(DrawnTask):
         asked = self.ask(kind, rng)
         facts = (*asked.needed, *asked.others)
         key = [sorted(asked.needed), asked.question]
-        room = max(0, length - sum(self.measure(fact) for fact in facts))
-        sentences = self.fill(room, split_of(key), rng)
-        first = [] if kind in WHOLE else [round(depth * len(sentences))]
-        places = first + [rng.randint(0, len(sentences)) for _ in facts[len(first) :]]
+
+        def write() -> str:
+            room = max(0, length - sum(self.measure(fact) for fact in facts))
+            sentences = self.fill(room, split_of(key), rng)
+            first = [] if kind in WHOLE else [round(depth * len(sentences))]
+            places = first + [rng.randint(0, len(sentences)) for _ in facts[len(first) :]]
+            return self.write(insert(sentences, facts, places), asked.question)
+
         thinking = " ".join(filter(None, (*asked.needed, asked.working))) if self.thinking else None
         return Draft(
             key=key,
-            question=self.write(insert(sentences, facts, places), asked.question),
+            question=write,
             gold=(Message("assistant", " and ".join(asked.answers) + ".", thinking=thinking),),
             reference={"answers": list(asked.answers), "wrong": list(asked.wrong)},
             thinking=self.thinking,

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -28,11 +28,11 @@ class Draft:
     """A question that has no number yet: `Draft(key=["add", 2, 3], question="2 + 3?", gold=(Message(...),), reference=5)`.
 
     key: JSON values that are equal for two drafts when they ask the same question; the text of the question decides it, so that
-    no two splits share a text.
+    no two splits share a text. question: a function where the text takes long to write; only a draft of the right split is written.
     """
 
     key: Any
-    question: str
+    question: str | Callable[[], str]
     gold: tuple[Message, ...]
     reference: Any
     thinking: bool
@@ -115,7 +115,7 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
     if split not in sizes:
         raise DataError(unknown(f'task "{task.name}": split', split, sizes))
     rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
-    seen: set[str] = set()  # of question and reference: two databases may be asked the same thing
+    seen: set[bytes] = set()  # of question and reference: two databases may be asked the same thing
     prompts: list[Prompt] = []
     tries = 0
     while len(prompts) < sizes[split]:
@@ -126,8 +126,11 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 f"; ask for fewer (num_{split}) or make the task larger with its other settings"
             )
         draft = task.draw(rng)
-        told = json.dumps([draft.question, draft.reference], sort_keys=True)
-        if told in seen or split_of(draft.key) != split:
+        if split_of(draft.key) != split:
+            continue
+        question = draft.question if isinstance(draft.question, str) else draft.question()
+        told = hashlib.blake2b(json.dumps([question, draft.reference], sort_keys=True).encode(), digest_size=16).digest()
+        if told in seen:
             continue
         seen.add(told)
         prompts.append(
@@ -136,7 +139,7 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 task=task.name,
                 domain=task.domain,
                 split=split,
-                messages=(Message("user", draft.question),),
+                messages=(Message("user", question),),
                 tools=draft.tools,
                 thinking=draft.thinking,
                 reference=draft.reference,
