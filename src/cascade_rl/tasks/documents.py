@@ -23,7 +23,7 @@ class Asked:
     """A question: `Asked(("The code of Mia is 12.",), ("The code of Tom is 34.",), "What is the code of Mia?", ("12",), ("34",))`.
 
     needed: the facts that answer it, in the order of the reasoning. others: facts of the same form that do not. answers: all of
-    them must be said. wrong: values in the document that must not. working: what the reasoning says after the needed facts.
+    them must be said. wrong: values that must not be. working: what the reasoning says after the needed facts.
     """
 
     needed: tuple[str, ...]

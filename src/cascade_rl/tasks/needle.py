@@ -88,7 +88,8 @@ class Needle(DocumentTask):
         keeps = [f"{person} keeps old letters in the {color} chest." for person, color in zip(people, colors, strict=True)]
         stands = [f"The {color} chest stands in a cellar in {city}." for color, city in zip(colors, cities, strict=True)]
         question = f"In which city is the chest with the old letters of {people[0]}?"
-        return Asked((keeps[0], stands[0]), (*keeps[1:], *stands[1:]), question, (cities[0],), tuple(cities[1:]))
+        elsewhere = tuple(city for city in _CITIES if city != cities[0])  # whether or not the document names them
+        return Asked((keeps[0], stands[0]), (*keeps[1:], *stands[1:]), question, (cities[0],), elsewhere)
 
     def _whole(self, kind: str, rng: random.Random) -> Asked:
         """Of facts about one person all over the document: how many there are, or what their numbers add up to."""
