@@ -143,9 +143,10 @@ class _Walk:
             else:
                 self._run_stage(item, earlier, parent)
             parent = item.fingerprint
-            if isinstance(item.stage, Select):  # its checkpoint is the one before it, which has its row
-                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+            if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
+            if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
+                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
             else:
                 earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
@@ -169,7 +170,8 @@ class _Walk:
                 f' stages were not run; change the stage, or set eval.on_regression = "warn" to go on'
             )
         if drops:
-            self.say(f'stage "{item.stage.name}": worse than before: {told}')
+            next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
+            self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
     def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
         from cascade_rl.observe.progress import progress
@@ -220,7 +222,7 @@ class _Walk:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "test")
         for item in self.plan:
-            if not isinstance(item.stage, Select):
+            if not item.dir.passed_on:
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
 
     def report(self) -> None:

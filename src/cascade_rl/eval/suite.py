@@ -30,7 +30,8 @@ class EvalConfig:
     start           also evaluate the model that the run starts from.
     temperature, top_p, max_new_tokens   how to sample; max_new_tokens is the budget of a whole rollout, all its turns together.
     rollouts_kept   prompts per task whose rollouts are kept to read in the report.
-    on_regression   when a stage leaves a task significantly below its best earlier checkpoint: "warn", or "stop" the run there.
+    on_regression   when a stage leaves a task significantly below its best earlier checkpoint: "warn", "stop" the run there, or win
+                    it back from that checkpoint at once: "mopd".
     """
 
     tasks: tuple[str, ...] = ()
@@ -42,7 +43,7 @@ class EvalConfig:
     top_p: float = 1.0
     max_new_tokens: int = 192
     rollouts_kept: int = 6
-    on_regression: Literal["warn", "stop"] = "warn"
+    on_regression: Literal["warn", "stop", "mopd"] = "warn"
 
     def __post_init__(self) -> None:
         for name in ("dev", "test", "rollouts_kept"):
