@@ -100,10 +100,10 @@ def test_damaged_facets_cost_only_their_section(tmp_path: Path) -> None:
 
 RECIPE: dict[str, Any] = {
     "name": "t",
-    "eval": {"tasks": ["long", "sums"], "dev": 6, "test": 0, "max_new_tokens": 4},
+    "eval": {"tasks": ["long", "sums"], "dev": 12, "test": 0, "max_new_tokens": 4},
     "tasks": {
-        "long": {"kind": "nano.long", "lengths": [60, 90], "num_train": 4, "num_dev": 6, "num_test": 4},
-        "sums": {"kind": "nano.math", "num_train": 4, "num_dev": 6, "num_test": 4},
+        "long": {"kind": "nano.long", "lengths": [60, 90], "num_train": 4, "num_dev": 12, "num_test": 4},
+        "sums": {"kind": "nano.math", "num_train": 4, "num_dev": 12, "num_test": 4},
     },
 }
 
@@ -125,9 +125,10 @@ def test_an_evaluation_writes_what_the_grid_needs(model: Path, tmp_path: Path) -
 
 def test_a_prompt_longer_than_the_context_is_refused_before_any_work(model: Path, tmp_path: Path) -> None:
     """Of all tasks that are asked or trained, whatever the order: nothing is evaluated, no stage has started."""
-    huge = {**RECIPE["tasks"], "huge": {**RECIPE["tasks"]["long"], "lengths": [16_000]}}
+    long = {"kind": "nano.long", "lengths": [60, 16_000], "num_train": 12, "num_dev": 12}
+    huge = {**RECIPE["tasks"], "huge": long}
     table = {**RECIPE, "tasks": huge, "model": {"source": str(model), "dtype": "float32"}}
-    said = r"prompt huge/\w+/\d: has \d\d,?\d{3} tokens, which leaves no room to answer in the model's 2,?048"
+    said = r"prompt huge/\w+/\d+: has \d\d,?\d{3} tokens, which leaves no room to answer in the model's 2,?048"
     with pytest.raises(DataError, match=said):
         evaluate_folder(parse_recipe(table), model, ["sums", "huge"], "dev", tmp_path / "eval")
     stage = {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 2, "tasks": [{"task": "sums"}, {"task": "huge"}]}
