@@ -8,8 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.model.tiny import make_tiny
 
 from cascade_rl.errors import DataError, RecipeError
+from cascade_rl.model.sources import load_tokenizer
 from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import Message, Prompt, Split
 from cascade_rl.tasks import TASKS, load_task_class
@@ -165,6 +167,27 @@ def test_splits_share_no_sentence_of_the_readers_text(tmp_path: Path) -> None:
     assert max(lines["dev"]) < min(lines["test"])
     one = sorted(int(n) for n in re.findall(r"Line (\d+)", text_of(task.prompts("train")[0])))
     assert one == list(range(one[0], one[-1] + 1)), "sentences follow each other as in the text"
+
+
+def test_lengths_can_be_counted_in_a_models_tokens(tmp_path: Path) -> None:
+    """A tokenizer of bytes and a few merges makes several tokens of a word."""
+    folder = make_tiny("llama", tmp_path / "model")
+    tokenizer = load_tokenizer(folder)
+    for path in ("", str(a_text(tmp_path))):
+        for prompt in Needle(path=path, tokenizer=str(folder), lengths=(900,), num_train=5, kinds=("needle",)).prompts("train"):
+            document = text_of(prompt).split("\n\n")[1]
+            assert 850 < len(tokenizer.encode(document)) < 1_000
+            assert len(document.split()) < 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@BOTH
+def test_hostile_answers_get_a_zero(cls: type[DocumentTask], kind: str) -> None:
+    task = make(cls, kinds=(kind,), num_train=5)
+    hostile = ("a" * 1_000_000, "9" * 3_900, "\x00" * 50, "\ud800", "1," * 1_900, "[" * 1_900, " ".join(map(str, range(900))))
+    for prompt in task.prompts("train"):
+        for answer in hostile:
+            assert grade(task, prompt, answer) == 0.0
 
 
 def test_faults_of_a_text_are_told(tmp_path: Path) -> None:
