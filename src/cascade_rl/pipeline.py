@@ -15,6 +15,7 @@ from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
 
 
@@ -116,9 +117,21 @@ class _Walk:
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
+        self._check_lengths()
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
         shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
         Matrix.load(self.run.root).keep([self.start_name, *shown])
+
+    def _check_lengths(self) -> None:
+        """Prompts that the model's context has no room for are refused before any work."""
+        from cascade_rl.sample.rollout import check_longest
+
+        splits: tuple[Split, ...] = ("dev", "test")
+        config = self.recipe.eval
+        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in config.tasks]
+        sampled = [name for stage in self.recipe.stages if isinstance(stage, OnPolicy) for name in stage.task_names()]
+        for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
+            check_longest(prompts, self.renderer)
 
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
@@ -271,6 +284,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     from cascade_rl.model.render import load_renderer
     from cascade_rl.model.sources import load_tokenizer
     from cascade_rl.observe.tables import print_matrix
+    from cascade_rl.sample.rollout import check_longest
 
     for name in tasks:
         if name not in recipe.tasks:
@@ -280,6 +294,8 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
+    for name in tasks if config.num_prompts(split) else ():
+        check_longest(suite.prompts(name, split), renderer)
     with run.lock(), _stop_on_interrupt(print) as stop:
         if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")

@@ -52,6 +52,7 @@ class Prompt:
     reference  what the grader compares with; JSON values only.
     gold       messages that score full marks when they follow `messages` (assistant and tool turns); () if none is known. It
                serves as the SFT demonstration and as the audit's gold answer.
+    facets     what the prompt is like, for tables of scores: {"kind": "hop", "length": 1500, "depth": 0.25}. No grader reads them.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Prompt:
     thinking: bool = True
     reference: Any = None
     gold: tuple[Message, ...] = ()
+    facets: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 MAX_CALLS_PER_TURN = 8
 TOOL_TIMEOUT_S = 20.0
 GRADE_TIMEOUT_S = 300.0  # a verdict that runs code waits for others' runs, each of which has a limit of its own
+NUM_CHECKED = 4  # of the longest prompts, before a run
 MAX_VERDICTS_AT_ONCE = 32  # a verdict's deadline starts when its turn comes: waiting for the others is not its fault
 
 
@@ -105,9 +106,18 @@ def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], ma
     for prompt, ids in zip(prompts, contexts, strict=True):
         if max_context is not None and len(ids) >= max_context:
             raise DataError(
-                f"prompt {prompt.id}: has {len(ids)} tokens, which leaves no room to answer in the model's {max_context}; shorten"
+                f"prompt {prompt.id}: has {len(ids):,} tokens, which leaves no room to answer in the model's {max_context:,}; shorten"
                 " it, or leave it out"
             )
+
+
+def check_longest(prompts: Sequence[Prompt], renderer: Renderer) -> None:
+    """Raises DataError where one of the longest prompts leaves no room to answer: what a run would meet hours later, or never.
+
+    The longest by their characters, since rendering all of a task's long prompts takes a while; `rollout` checks each one again.
+    """
+    longest = sorted(prompts, key=lambda prompt: -sum(len(message.content) for message in prompt.messages))[:NUM_CHECKED]
+    _check_room(longest, [renderer.prompt(p.messages, p.tools, p.thinking) for p in longest], renderer.max_context)
 
 
 def _open_tools(talk: _Conversation, task: Task) -> None:
