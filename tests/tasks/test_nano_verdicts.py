@@ -426,6 +426,6 @@ def test_difficulty_settings_change_the_questions() -> None:
     copying = InstructionsTask(kinds=("combination:repeat_prompt",), max_instructions=1)
     assert all(copying.draw(rng).reference["ids"][0] == "combination:repeat_prompt" for _ in range(50))
     assert all(len(InstructionsTask(max_instructions=1).draw(rng).reference["ids"]) == 2 for _ in range(50))
-    assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["before"]) == 1 for _ in range(50))
+    assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["files"]) == 1 for _ in range(50))
     assert all(MathTask(max_number=9, max_factor=3, word_share=0).draw(rng).reference <= 18 for _ in range(200))
     assert all(len(SchemaTask(max_fields=1).draw(rng).reference["values"]) == 1 for _ in range(50))

@@ -16,6 +16,7 @@ TASKS: dict[str, str] = {
     "nano.needle": "cascade_rl.tasks.nano.needle:NeedleTask",
     "nano.program": "cascade_rl.tasks.nano.program:ProgramTask",
     "nano.repair": "cascade_rl.tasks.nano.repair:RepairTask",
+    "swe.nano": "cascade_rl.tasks.swe.nano:NanoAgent",
     "rows": "cascade_rl.tasks.custom:RowsTask",
     "instructions": "cascade_rl.tasks.instructions:Instructions",
     "ifeval": "cascade_rl.tasks.ifeval:IFEval",
