@@ -51,7 +51,9 @@ def command(scratch_bytes: int, packages: Sequence[str] = ()) -> list[str]:
     shown = {"bwrap": bwrap.parent.parent.parent if bwrap.parent.name == "_bin" else bwrap.parent, "base": base, "inside": INSIDE}
     for number, folder in enumerate(packages):
         if not Path(folder).is_dir():
-            raise SandboxError(f"sandbox: packages: {folder} is no folder; expected one of Python packages, such as .../site-packages")
+            raise SandboxError(
+                f"sandbox: packages: {folder} is no folder; expected one of Python packages, such as .../site-packages"
+            )
         shown[f"packages{number}"] = Path(folder).resolve()
     inner = {f"packages{number}": f"{PACKAGES}/{number}" for number in range(len(packages))}
     place = {name: f"/tmp/{name}" if os.geteuid() == 0 else str(path) for name, path in shown.items()}

@@ -280,9 +280,7 @@ class ProcessSandbox:
     Commands run one after the other in /box, each in fresh namespaces: what one leaves running ends with it.
     """
 
-    def __init__(
-        self, limits: Limits | None = None, isolation: Isolation = "bubblewrap", packages: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, limits: Limits | None = None, isolation: Isolation = "bubblewrap", packages: Sequence[str] = ()) -> None:
         self.limits = limits or Limits(cpu_s=60, memory_bytes=2048 * MB, num_processes=64)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox")
         self._isolation: Isolation = isolation

@@ -32,7 +32,9 @@ class RL(OnPolicy):
     kl                coefficient of the KL to the stage's start (the paper: 0; 0.03 in RLHF).
     importance        weight for a sampler that differs from the trainer: "none", "truncate" (TIS) or "mask" (IcePop), with bounds.
     dynamic_filtering drop groups whose rollouts all have the same reward and draw others, at most max_refills times a step.
-    overlong          a rollout cut at its budget: "zero" gives it reward 0, "mask" leaves it out as if unscored.
+    solved_above      groups without a reward above it do not train, and count as without signal (the paper, agentless SWE RL where a
+                      judge gives a probability: 0.5; left out: off).
+    overlong          a rollout cut at its budget of tokens or turns: "zero" gives it reward 0, "mask" leaves it out as if unscored.
     soft_overlong_tokens   the last so many tokens of the budget cost up to 1 of the reward, linearly (DAPO; 0: off).
     """
 
@@ -46,6 +48,7 @@ class RL(OnPolicy):
     importance: Literal["none", "truncate", "mask"] = "none"
     dynamic_filtering: bool = True
     max_refills: int = 3
+    solved_above: float | None = None
     overlong: Literal["zero", "mask"] = "zero"
     soft_overlong_tokens: int = 0
 

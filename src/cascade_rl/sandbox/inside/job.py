@@ -177,7 +177,16 @@ def _unpack(request: dict[str, Any]) -> int:
     return 0
 
 
-JOBS = {"command": _command, "program": _program, "calls": _calls, "read": _read, "write": _write, "unpack": _unpack, "tests": tests.plain, "pytest": tests.with_pytest}
+JOBS = {
+    "command": _command,
+    "program": _program,
+    "calls": _calls,
+    "read": _read,
+    "write": _write,
+    "unpack": _unpack,
+    "tests": tests.plain,
+    "pytest": tests.with_pytest,
+}
 
 
 def _fault(error: BaseException) -> dict[str, str]:

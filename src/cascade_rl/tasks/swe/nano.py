@@ -25,14 +25,14 @@ TEST_PATH = "test_all.py"
 class NanoAgent(CodeSettings, DrawnTask):
     """`"There is a bug in add."` asks for a search, a view, an edit, a run of the tests, and a word that it is done.
 
-    max_files, max_functions, max_constant: as of nano.repair. max_turns: assistant turns of a rollout. max_chars: of a tool's result.
+    max_files, max_functions, max_constant: as of nano.repair. turns: assistant turns that a rollout may have. max_chars: of a tool's result.
     agent_s: seconds for all tool calls of a rollout together.
     """
 
     max_files: int = 2
     max_functions: int = 2
     max_constant: int = 9
-    max_turns: int = 8
+    turns: int = 8
     max_chars: int = 400
     agent_s: int = 60
     thinking: bool = False
@@ -48,6 +48,12 @@ class NanoAgent(CodeSettings, DrawnTask):
             raise RecipeError(
                 f'task "{self.name}": max_files {self.max_files} must be 1 to 3 and max_functions {self.max_functions} 1 to 4'
             )
+        if not 1 <= self.turns <= 1_000 or not 1 <= self.agent_s <= 3_600:
+            raise RecipeError(f'task "{self.name}": turns {self.turns} must be 1 to 1,000 and agent_s {self.agent_s} 1 to 3,600')
+
+    @property
+    def max_turns(self) -> int:
+        return self.turns
 
     def draw(self, rng: random.Random) -> Draft:
         broken = draw_repository(rng, self.max_files, self.max_functions, self.max_constant)

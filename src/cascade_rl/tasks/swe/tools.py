@@ -19,19 +19,22 @@ MAX_FOUND = 50  # lines that a search shows
 _SHOWN_FAILURES = 5
 
 
-def tool(name: str, text: str = "", optional: Sequence[str] = (), /, **properties: str) -> dict[str, Any]:
+def tool(name: str, says: str = "", optional: Sequence[str] = (), /, **properties: str) -> dict[str, Any]:
     """A function schema in the OpenAI layout: `tool("view", "Shows a file.", path="string")`."""
     parameters = {
         "type": "object",
         "properties": {key: {"type": kind} for key, kind in properties.items()},
         "required": [key for key in properties if key not in optional],
     }
-    return {"type": "function", "function": {"name": name, **({"description": text} if text else {}), "parameters": parameters}}
+    return {"type": "function", "function": {"name": name, **({"description": says} if says else {}), "parameters": parameters}}
 
 
 SEARCH = tool("search", "Lines of all files that hold a text.", text="string")
 VIEW = tool("view", "A file, or its lines from first to last.", ("first", "last"), path="string", first="integer", last="integer")
-EDIT = tool("edit", "Replaces old, which must stand once in the file, by new; an empty old makes a file.", path="string", old="string", new="string")  # fmt: skip
+EDIT = tool(
+    "edit", "Replaces old, which must stand once in the file, by new; with an empty old, makes a file.",
+    path="string", old="string", new="string",
+)  # fmt: skip
 TEST = tool("test", "Runs the tests that are there.")
 TOOLS = (SEARCH, VIEW, EDIT, TEST)
 # The same without words, and a view of whole files alone: for contexts of a few hundred tokens.
