@@ -68,6 +68,13 @@ def apply_patch(files: Mapping[str, str], text: str) -> dict[str, str]:
     return edited
 
 
+def patch_paths(text: str) -> list[str]:
+    """The paths that a patch names, in order. Raises PatchFault."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    edits = _blocks(lines) if any(line.rstrip() == SEARCH for line in lines) else _diff(lines)
+    return list(dict.fromkeys(edit.path for edit in edits))
+
+
 def check_path(path: str) -> str:
     """A path of the repository as it is; PatchFault for one that leads elsewhere."""
     parts = path.split("/")

@@ -108,7 +108,8 @@ class Result:
 class ForkServer:
     """One sandbox. One run at a time, from one thread at a time; `close` may come from any.
 
-    packages: folders of Python packages that programs may import besides the standard library, shown read-only. Raises SandboxError where this machine cannot start one.
+    packages: folders of Python packages that programs may import besides the standard library, shown read-only.
+    Raises SandboxError where this machine cannot start one.
     """
 
     def __init__(self, isolation: Isolation = "bubblewrap", scratch_bytes: int = 256 * MB, packages: Sequence[str] = ()) -> None:

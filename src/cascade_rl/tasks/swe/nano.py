@@ -25,8 +25,8 @@ TEST_PATH = "test_all.py"
 class NanoAgent(CodeSettings, DrawnTask):
     """`"There is a bug in add."` asks for a search, a view, an edit, a run of the tests, and a word that it is done.
 
-    max_files, max_functions, max_constant: as of nano.repair. turns: assistant turns that a rollout may have. max_chars: of a tool's result.
-    agent_s: seconds for all tool calls of a rollout together.
+    max_files, max_functions, max_constant: as of nano.repair. turns: assistant turns that a rollout may have. max_chars: of what a
+    tool gives. agent_s: seconds for all tool calls of a rollout together.
     """
 
     max_files: int = 2

@@ -67,8 +67,9 @@ class RepositoryTools:
         if self.seconds_left <= 0:
             raise ToolError("the time for tools is used up; finish")
         does: dict[str, Callable[..., Awaitable[str]]] = {
-            "search": self.search, "view": self.view, "edit": self.edit, "test": self.test, "bash": self.bash,
+            "search": self.search, "view": self.view, "edit": self.edit, "test": self.test, "patch": self.patch, "bash": self.bash,
         }  # fmt: skip
+        await self.ready()
         begin = time.monotonic()
         try:
             return cut(await does[call.name](**call.arguments), self.max_chars)
@@ -106,6 +107,9 @@ class RepositoryTools:
 
     # --- what a kind of repository does ---------------------------------------------------------------------------------------------
 
+    async def ready(self) -> None:
+        """Before the first call, on nobody's time."""
+
     async def paths(self) -> Sequence[str]:
         raise NotImplementedError
 
@@ -122,6 +126,9 @@ class RepositoryTools:
         raise NotImplementedError
 
     async def test(self) -> str:
+        raise NotImplementedError
+
+    async def patch(self, patch: str) -> str:
         raise NotImplementedError
 
     async def bash(self, command: str) -> str:
