@@ -47,7 +47,9 @@ def load_repository(place: Path) -> Mapping[str, bytes]:
     try:
         found = dict(_from_folder(place) if place.is_dir() else _from_zip(place) if place.suffix == ".zip" else _from_tar(place))
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"repository {place}: cannot be read ({error}); expected a folder, or an archive {', '.join(ARCHIVES)}") from None
+        raise DataError(
+            f"repository {place}: cannot be read ({error}); expected a folder, or an archive {', '.join(ARCHIVES)}"
+        ) from None
     tops = {path.partition("/")[0] for path in found}
     if len(tops) == 1 and all("/" in path for path in found) and not place.is_dir():  # as GitHub packs one: repo-commit/...
         found = {path.partition("/")[2]: data for path, data in found.items()}
@@ -68,7 +70,9 @@ def _from_folder(place: Path) -> Iterable[tuple[str, bytes]]:
 def _from_zip(place: Path) -> Iterable[tuple[str, bytes]]:
     with zipfile.ZipFile(place) as archive:
         yield from _bounded(
-            (info.filename, info.file_size, functools.partial(archive.read, info)) for info in archive.infolist() if not info.is_dir()
+            (info.filename, info.file_size, functools.partial(archive.read, info))
+            for info in archive.infolist()
+            if not info.is_dir()
         )
 
 
@@ -104,7 +108,9 @@ def find_repository(folder: Path, names: Iterable[str]) -> Path:
         for place in (folder / name, *(folder / f"{name}{suffix}" for suffix in ARCHIVES)):
             if place.exists():
                 return place
-    raise DataError(f"no repository in {folder} for {names[0]}; expected a folder or archive named {' or '.join(names)}, such as {names[0]}.tar.gz")
+    raise DataError(
+        f"no repository in {folder} for {names[0]}; expected a folder or archive named {' or '.join(names)}, such as {names[0]}.tar.gz"
+    )
 
 
 def text_of(files: Mapping[str, bytes], paths: Iterable[str]) -> dict[str, str]:

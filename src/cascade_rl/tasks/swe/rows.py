@@ -67,7 +67,17 @@ class SWERows(FileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("turns", "max_chars", "max_prompt_chars", "setup_s", "command_s", "agent_s", "grade_s", "memory_mb", "disk_mb"):
+        for key in (
+            "turns",
+            "max_chars",
+            "max_prompt_chars",
+            "setup_s",
+            "command_s",
+            "agent_s",
+            "grade_s",
+            "memory_mb",
+            "disk_mb",
+        ):
             if getattr(self, key) < 1:
                 raise DataError(f'task "{self.name}": {key} {getattr(self, key)} must be at least 1')
 

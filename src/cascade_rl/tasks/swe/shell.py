@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from cascade_rl.errors import ToolError
 from cascade_rl.grade.patch import PatchFault, apply_patch, check_path, patch_paths
@@ -78,7 +78,8 @@ class ShellTools(RepositoryTools):
         max_chars: int, runner: Runner = "pytest",
     ) -> None:  # fmt: skip
         super().__init__(SHELL_TOOLS, max_chars, seconds)
-        self.sandbox, self.repository, self._runner = sandbox, repository, runner
+        self.sandbox, self.repository = sandbox, repository
+        self._runner: Runner = runner
         self._setup, self._setup_s, self._command_s = setup, setup_s, command_s
         self.timeout_s = setup_s + max(command_s, seconds) + 60.0
         self._laid_out = False
@@ -136,7 +137,9 @@ class ShellTools(RepositoryTools):
         try:
             return (await self.sandbox.read(f"{HOME}/{path}")).decode("utf-8")
         except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise ToolError(f"cannot read {path[:80]}: {'not text' if isinstance(error, UnicodeDecodeError) else 'no such file'}") from None
+            raise ToolError(
+                f"cannot read {path[:80]}: {'not text' if isinstance(error, UnicodeDecodeError) else 'no such file'}"
+            ) from None
 
     async def write(self, path: str, text: str) -> None:
         try:
@@ -146,9 +149,15 @@ class ShellTools(RepositoryTools):
 
     async def find(self, text: str) -> list[str]:
         command = ("/usr/bin/grep", "-rnIF", "--exclude-dir=.git", "--max-count=20", "-e", text, ".")
-        result = await self.sandbox.run(("/bin/bash", "-c", f'cd {HOME} && exec "$@"', "bash", *command), timeout_s=self._command_s)
-        lines = result.stdout.decode(errors="replace").splitlines()
-        return [line.removeprefix("./").replace(":", ": ", 2).replace(": ", ":", 1) for line in lines[:MAX_FOUND]]
+        result = await self.sandbox.run(
+            ("/bin/bash", "-c", f'cd {HOME} && exec "$@"', "bash", *command), timeout_s=self._command_s
+        )
+        found = []
+        for line in result.stdout.decode(errors="replace").splitlines():
+            path, _, rest = line.removeprefix("./").partition(":")
+            number, colon, text = rest.partition(":")
+            found += [(path, int(number), text)] if colon and number.isdecimal() else []
+        return [f"{path}:{number}: {text}" for path, number, text in sorted(found)[:MAX_FOUND]]  # grep's order is the disk's
 
     async def _hashes(self) -> dict[str, str]:
         result = (await self.sandbox.do(Job("program", source=_HASHES), self._command_s)).exit
