@@ -84,13 +84,12 @@ class RL(OnPolicy):
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
         from cascade_rl.sample.local import LocalSampler
-        from cascade_rl.stages.feed import Feed
 
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         start = Policy(ctx.start, dtype=ctx.dtype) if self.kl else None
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
-        feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)
+        feed = self.feed(ctx)
         collector = SignalCollector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
         sampler.load(policy.weights(), version=first)
