@@ -88,6 +88,15 @@ def _parser() -> argparse.ArgumentParser:
     keep.add_argument("--out", type=Path, default=Path("keep.json"), metavar="FILE", help="where the ids go (default: keep.json)")
     set_option(keep)
 
+    mutate = verb(
+        "mutate", _mutate, "Make small repositories with a fault each, from functions in MBPP's layout, for the task swe.made."
+    )
+    mutate.add_argument("functions", type=Path, metavar="MBPP.jsonl")
+    mutate.add_argument("--out", type=Path, default=Path("repositories.jsonl"), metavar="FILE")
+    mutate.add_argument("--num", type=int, help="use only so many functions (default: all)")
+    mutate.add_argument("--functions-each", type=int, default=3, metavar="N", help="functions of a repository (default: 3)")
+    mutate.add_argument("--seed", type=int, default=0)
+
     audit = verb("audit", _audit, "Feed tasks' graders gold answers and attacks; exit status 1 when a gold answer fails.")
     audit.add_argument("tasks", nargs="+", metavar="TASK", help="task names; settings by --set tasks.NAME.key=...")
     audit.add_argument("--recipe", type=Path, help="take tasks from this recipe")
@@ -182,6 +191,29 @@ def _filter(args: argparse.Namespace) -> None:
 
     names, recipe = _names_and_recipe(args, "filter")
     filter_folder(recipe, args.checkpoint, names, args.out, samples=args.samples, num=args.num, keep_unsolved=args.keep_unsolved)
+
+
+def _mutate(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
+
+    for option, value in (("--num", args.num), ("--functions-each", args.functions_each)):
+        if value is not None and value < 1:
+            raise RecipeError(f"{option} {value}: must be at least 1")
+    import asyncio
+
+    from cascade_rl.run import write_atomic
+    from cascade_rl.sandbox.process import shared_pool
+    from cascade_rl.tasks.mbpp import MBPP
+    from cascade_rl.tasks.swe.make import as_lines, make_rows, modules_of
+
+    task = MBPP(path=str(args.functions), split="train")
+    prompts = [prompt for split in task.splits() for prompt in task.prompts(split)]
+    modules = modules_of(prompts)[: args.num]
+    rows, num_without = asyncio.run(make_rows(modules, args.functions_each, args.seed, shared_pool()))
+    write_atomic(args.out, "".join(as_lines(rows)))
+    print(
+        f"{args.out}: {len(rows):,} repositories; {num_without:,} of {len(modules):,} functions had no fault that their tests see"
+    )
 
 
 def _names_and_recipe(args: argparse.Namespace, verb: str) -> "tuple[list[str], Recipe]":

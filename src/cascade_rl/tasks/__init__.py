@@ -17,6 +17,7 @@ TASKS: dict[str, str] = {
     "nano.program": "cascade_rl.tasks.nano.program:ProgramTask",
     "nano.repair": "cascade_rl.tasks.nano.repair:RepairTask",
     "swe.nano": "cascade_rl.tasks.swe.nano:NanoAgent",
+    "swe.made": "cascade_rl.tasks.swe.made:MadeRepositories",
     "swe": "cascade_rl.tasks.swe.rows:SWERows",
     "rows": "cascade_rl.tasks.custom:RowsTask",
     "instructions": "cascade_rl.tasks.instructions:Instructions",

@@ -17,11 +17,16 @@ async def grade_files(
 
     The calls, `["main.add(1, 2)", 3]`, name modules of the repository's top folder. What the files print or claim counts nothing.
     """
-    if sum(map(len, files.values())) > MAX_TOTAL_CHARS:
-        return Reward(0.0, why=f"files of more than {MAX_TOTAL_CHARS:,} characters together")
     tests = [CallTest(call, value) for call, value in (*fail_to_pass, *pass_to_pass)]
     modules = sorted({test.call.partition(".")[0] for test in tests})
-    return await settings.run_tests(laid_out(files), tests, setup=f"import {', '.join(modules)}")
+    return await grade_calls_of_files(settings, files, tests, f"import {', '.join(modules)}")
+
+
+async def grade_calls_of_files(settings: CodeSettings, files: Mapping[str, str], tests: Sequence[CallTest], setup: str) -> Reward:
+    """The same for given tests; setup: imports that make the names of their calls known."""
+    if sum(map(len, files.values())) > MAX_TOTAL_CHARS:
+        return Reward(0.0, why=f"files of more than {MAX_TOTAL_CHARS:,} characters together")
+    return await settings.run_tests(laid_out(files), tests, setup=setup)
 
 
 def laid_out(files: Mapping[str, str]) -> str:
