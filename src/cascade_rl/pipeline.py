@@ -11,7 +11,7 @@ from typing import Any
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
 from cascade_rl.recipe import Recipe
-from cascade_rl.records import Split
+from cascade_rl.records import Group, Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
@@ -60,6 +60,8 @@ def _check_data(recipe: Recipe) -> None:
         for name in stage.task_names():
             if not recipe.tasks[name].prompts("train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+        if isinstance(stage, OnPolicy):
+            stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
@@ -301,3 +303,43 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")
     print_matrix(Matrix.load(run.root), split)
     print(f"rows and scores: {run.root}")
+
+
+def filter_folder(
+    recipe: Recipe, place: Path, tasks: Sequence[str], out: Path, *, samples: int, num: int | None, keep_unsolved: float
+) -> None:
+    """`cascade filter`: answers of one checkpoint to training prompts, and a file of the prompts that are worth training on."""
+    import time
+
+    from cascade_rl.eval.keep import choose_prompts, try_prompts
+    from cascade_rl.model.render import load_renderer
+    from cascade_rl.model.sources import fingerprint, load_tokenizer
+    from cascade_rl.observe.progress import progress
+    from cascade_rl.observe.tables import print_kept
+    from cascade_rl.sample.local import LocalSampler
+
+    for name in tasks:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    folder = find_checkpoint(place)
+    renderer = load_renderer(load_tokenizer(folder), recipe.render)
+    sampler = LocalSampler(folder, dtype=recipe.model.dtype)
+    params, found, seconds = recipe.eval.sampling(), [], []
+    for name in tasks:
+        prompts, begin = recipe.tasks[name].prompts("train")[:num], time.perf_counter()
+        with progress(f"filter: {name}", len(prompts)) as bar:
+
+            def told(done: int, new: Sequence[Group], bar: Any = bar) -> None:
+                scores = [reward.value for group in new for reward in group.rewards if reward.value is not None]
+                tokens = sum(rollout.num_sampled for group in new for rollout in group.rollouts)
+                bar.step(done, {"reward": sum(scores) / len(scores)} if scores else {}, tokens=tokens)
+
+            seed = derive_seed(recipe.seed, "filter", name)
+            groups = try_prompts(sampler, renderer, recipe.tasks, prompts, samples, params, seed, told)
+        found.append(choose_prompts(groups, keep_unsolved, seed))
+        seconds.append(time.perf_counter() - begin)
+    made_of = {"model": fingerprint(folder), "samples": samples, "keep_unsolved": keep_unsolved, "seed": recipe.seed,
+               "sampling": dataclasses.asdict(params)}  # fmt: skip
+    write_json(out, {"made_of": made_of, "tasks": {kept.task: kept.told() for kept in found}})
+    print_kept(found, seconds, samples)
+    print(f'kept prompts: {out}; use them with {{ task = "{tasks[0]}", keep = "{out}" }} in an rl or distill stage')

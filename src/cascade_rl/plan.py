@@ -14,6 +14,7 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.run import RunDir, StageDir
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
 
 Outlook = Literal["done", "resume", "run"]
@@ -53,7 +54,8 @@ def start_fingerprint(recipe: Recipe) -> str:
 def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
     settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
     tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
-    paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
+    settings_of_tasks = [getattr(recipe.tasks[name], key, "") for name in stage.task_names() for key in ("path", "archives")]
+    paths = [path for path in settings_of_tasks if path] + list(stage.keep_files() if isinstance(stage, OnPolicy) else ())
     files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
     if isinstance(stage, Distill):
         files |= {str(folder): _model_digest(folder, stage.name) for folder in stage.folders()}

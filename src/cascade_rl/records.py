@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 Role = Literal["system", "user", "assistant", "tool"]
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length"]  # of a turn
+Ending = Literal["stop", "length", "turns"]  # of a rollout
 Split = Literal["train", "dev", "test"]
 
 
@@ -141,7 +142,8 @@ class Rollout:
     """One answer to a prompt: its turns as token ids, and the same as messages for the grader.
 
     messages: what followed `prompt.messages` (assistant and tool turns, in order), parsed from the sampled text.
-    format_errors: malformed tool calls met while parsing. `finish`: "stop" or "length", of the last turn.
+    format_errors: malformed tool calls met while parsing. `finish`: "stop" or "length", of the last turn; "turns" where it would have
+    gone on and had no turn left.
     index: the place in the group (0..n-1); seed: what its sampling was seeded with.
     failure: why the rollout died for a reason that is not the model's (a tool's crash, a deadline); "" if it lived. It is unscored.
     tools: the live tools in their final state, until graded; never saved.
@@ -150,7 +152,7 @@ class Rollout:
     prompt: Prompt
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...]
-    finish: Finish
+    finish: Ending
     index: int = 0
     seed: int = 0
     format_errors: int = 0

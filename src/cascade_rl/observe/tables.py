@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cascade_rl.eval.keep import Kept
 from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
 from cascade_rl.eval.teachers import Recovery
 from cascade_rl.observe.report_html import duration
@@ -86,6 +87,19 @@ def print_stages(stages: Sequence[StageView], console: Console | None = None) ->
         steps, tokens = (f"{number:,.0f}" if number else "–" for number in (told.num_steps, told.num_tokens))
         table.add_row(Text(told.name), told.kind, steps, tokens, duration(told.seconds) if told.seconds else "–")
     (console or _output()).print(table)
+
+
+def print_kept(found: Sequence[Kept], seconds: Sequence[float], samples: int, console: Console | None = None) -> None:
+    """What `cascade filter` made of each task's prompts, and what it cost."""
+    console = console or _output()
+    table = Table(title=f"prompts after {samples} answers each", title_justify="left")
+    table.add_column("task", style="bold")
+    for name in ("asked", "always solved, dropped", "never solved", "of these kept", "unscored", "kept", "tokens", "seconds"):
+        table.add_column(name, justify="right")
+    for kept, took in zip(found, seconds, strict=True):
+        counts = (kept.num_prompts, kept.num_always, kept.num_never, kept.num_never_kept, kept.num_unscored, len(kept.kept))
+        table.add_row(Text(kept.task), *(f"{count:,}" for count in (*counts, kept.num_tokens)), f"{took:,.1f}")
+    console.print(table)
 
 
 def _output() -> Console:

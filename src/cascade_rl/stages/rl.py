@@ -32,7 +32,9 @@ class RL(OnPolicy):
     kl                coefficient of the KL to the stage's start (the paper: 0; 0.03 in RLHF).
     importance        weight for a sampler that differs from the trainer: "none", "truncate" (TIS) or "mask" (IcePop), with bounds.
     dynamic_filtering drop groups whose rollouts all have the same reward and draw others, at most max_refills times a step.
-    overlong          a rollout cut at its budget: "zero" gives it reward 0, "mask" leaves it out as if unscored.
+    solved_above      groups without a reward above it do not train, and count as without signal (the paper, agentless SWE RL where a
+                      judge gives a probability: 0.5; left out: off).
+    overlong          a rollout cut at its budget of tokens or turns: "zero" gives it reward 0, "mask" leaves it out as if unscored.
     soft_overlong_tokens   the last so many tokens of the budget cost up to 1 of the reward, linearly (DAPO; 0: off).
     max_growth        answers of five steps on average may be so many times as long as those of the first five (0: no limit). Beyond,
                       on_growth says whether the stage ends there or warns. In the paper's long-context RL they ran away after 30 steps.
@@ -48,6 +50,7 @@ class RL(OnPolicy):
     importance: Literal["none", "truncate", "mask"] = "none"
     dynamic_filtering: bool = True
     max_refills: int = 3
+    solved_above: float | None = None
     overlong: Literal["zero", "mask"] = "zero"
     soft_overlong_tokens: int = 0
     max_growth: float = 0.0
@@ -87,13 +90,12 @@ class RL(OnPolicy):
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
         from cascade_rl.sample.local import LocalSampler
-        from cascade_rl.stages.feed import Feed
 
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         start = Policy(ctx.start, dtype=ctx.dtype) if self.kl else None
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
-        feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)
+        feed = self.feed(ctx)
         collector = SignalCollector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
         sampler.load(policy.weights(), version=first)
