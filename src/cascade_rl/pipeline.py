@@ -10,12 +10,14 @@ from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
+from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.select import Select
+from cascade_rl.tasks.judged import Judged
 
 
 def run_recipe(
@@ -123,18 +125,19 @@ class _Walk:
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "dev")
-        earlier, parent = [Checkpoint("start", self.start_name, self.start)], start_fingerprint(self.recipe)
+        earlier = {"start": Checkpoint("start", self.start_name, self.start)}
         for item in self.plan:
             if item.outlook == "done":
                 self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
             else:
-                self._run_stage(item, earlier, parent)
-            parent = item.fingerprint
+                # The student of the stage comes last, also where it begins with an older checkpoint.
+                others = [told for name, told in earlier.items() if name != item.start]
+                self._run_stage(item, [*others, earlier[item.start]])
             if isinstance(item.stage, Select):  # its checkpoint is the one before it, which has its row
-                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, earlier[item.start].name, item.dir.checkpoint)
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
             else:
-                earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint)
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
                 self._gate(item)
 
@@ -158,7 +161,7 @@ class _Walk:
         if drops:
             self.say(f'stage "{item.stage.name}": worse than before: {told}')
 
-    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
+    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint]) -> None:
         from cascade_rl.observe.progress import progress
         from cascade_rl.stages.context import StageContext
 
@@ -173,12 +176,12 @@ class _Walk:
             dir=item.dir,
             seed=derive_seed(self.recipe.seed, item.stage.name),
             dtype=self.recipe.model.dtype,
-            tasks=self.recipe.tasks,
+            tasks=self._with_judges(item.stage, earlier),
             renderer=self.renderer,
             lineage={
                 "stage": item.stage.name,
                 "fingerprint": item.fingerprint,
-                "parent": parent,
+                "parent": item.parent,
                 "start": earlier[-1].folder.name,
             },
             progress_for=progress,
@@ -190,6 +193,21 @@ class _Walk:
         )
         with closing(ctx):
             item.stage.run(ctx)
+
+    def _with_judges(self, stage: Any, earlier: Sequence[Checkpoint]) -> dict[str, Task]:
+        """The tasks; those of the stage that are judged, with their judges at hand."""
+        from cascade_rl.sample.judges import open_judge
+
+        folders = {checkpoint.stage: checkpoint.folder for checkpoint in earlier}
+        tasks = dict(self.recipe.tasks)
+        for name in stage.task_names():
+            if isinstance(task := tasks[name], Judged):
+                how = {"render": self.recipe.render, "dtype": self.recipe.model.dtype}
+                chats = {
+                    who: open_judge(config, folders, f'task "{name}": {who}', **how) for who, config in task.judges().items()
+                }
+                tasks[name] = dataclasses.replace(task, chats=chats)
+        return tasks
 
     def _audit_graders(self, tasks: Sequence[str]) -> None:
         """Refuses a task whose own gold answers fail: rewards that are wrong train what is wrong."""
@@ -254,7 +272,8 @@ def find_checkpoint(place: Path) -> Path:
     if run.recipe.is_file():
         stages = read_json(run.recipe)["stages"]
         places = [run.stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(stages, 1)]
-        if done := [stage for stage in places if stage.done]:
+        of_student = [place for place, stage in zip(places, stages, strict=True) if not stage.get("branch")]
+        if done := [stage for stage in of_student if stage.done]:
             return done[-1].checkpoint
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 

@@ -119,8 +119,8 @@ def overlong(group: Group, choice: str) -> Group:
 
     def cut(reward: Reward) -> Reward:
         if choice == "mask":
-            return Reward(None, why=MASKED)
-        return Reward(min(0.0, reward.value or 0.0), why="cut at the token budget")
+            return Reward(None, reward.parts, why=MASKED)
+        return Reward(min(0.0, reward.value or 0.0), reward.parts, why="cut at the token budget")
 
     rewards = tuple(
         cut(reward) if rollout.finish == "length" and reward.value is not None else reward
@@ -169,6 +169,11 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
         "mean_tokens": fmean(rollout.num_sampled for rollout in rollouts),
         "forks": float(sum(turn.fork for rollout in rollouts for turn in rollout.turns)),
     }
+    parts: dict[str, list[float]] = {}
+    for reward in (reward for group in groups for reward in group.rewards):
+        for name, value in reward.parts.items():
+            parts.setdefault(f"part.{name}", []).append(value)
+    told |= {name: fmean(values) for name, values in sorted(parts.items())}
     logps = [logp for rollout in rollouts for turn in rollout.turns for logp in turn.logps]
     if logps:
         told["entropy"] = -fmean(logps)  # of sampled tokens: an unbiased estimate of the mean entropy
