@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,9 @@ def run_recipe(
     """
     plan = make_plan(recipe, root, start_from, only)
     _check_data(recipe)
+    for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
+        if item.outlook != "done":
+            _with_judges(recipe, item.stage, None)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
         run.sweep()
@@ -64,6 +67,23 @@ def _check_data(recipe: Recipe) -> None:
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
+
+
+def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:
+    """The tasks; those of the stage that are judged, with their judges at hand. checkpoints: None while there are none to judge yet."""
+    from cascade_rl.sample.judges import is_stage, open_judge
+
+    tasks = dict(recipe.tasks)
+    for name in stage.task_names():
+        if not isinstance(task := tasks[name], Judged):
+            continue
+        chats = {
+            who: open_judge(config, checkpoints or {}, f'task "{name}": {who}', render=recipe.render, dtype=recipe.model.dtype)
+            for who, config in task.judges().items()
+            if checkpoints is not None or not is_stage(config)
+        }
+        tasks[name] = dataclasses.replace(task, chats=chats)
+    return tasks
 
 
 @contextmanager
@@ -176,7 +196,7 @@ class _Walk:
             dir=item.dir,
             seed=derive_seed(self.recipe.seed, item.stage.name),
             dtype=self.recipe.model.dtype,
-            tasks=self._with_judges(item.stage, earlier),
+            tasks=_with_judges(self.recipe, item.stage, {told.stage: told.folder for told in earlier}),
             renderer=self.renderer,
             lineage={
                 "stage": item.stage.name,
@@ -193,21 +213,6 @@ class _Walk:
         )
         with closing(ctx):
             item.stage.run(ctx)
-
-    def _with_judges(self, stage: Any, earlier: Sequence[Checkpoint]) -> dict[str, Task]:
-        """The tasks; those of the stage that are judged, with their judges at hand."""
-        from cascade_rl.sample.judges import open_judge
-
-        folders = {checkpoint.stage: checkpoint.folder for checkpoint in earlier}
-        tasks = dict(self.recipe.tasks)
-        for name in stage.task_names():
-            if isinstance(task := tasks[name], Judged):
-                how = {"render": self.recipe.render, "dtype": self.recipe.model.dtype}
-                chats = {
-                    who: open_judge(config, folders, f'task "{name}": {who}', **how) for who, config in task.judges().items()
-                }
-                tasks[name] = dataclasses.replace(task, chats=chats)
-        return tasks
 
     def _audit_graders(self, tasks: Sequence[str]) -> None:
         """Refuses a task whose own gold answers fail: rewards that are wrong train what is wrong."""

@@ -53,9 +53,9 @@ class JudgeTask(DrawnTask):
         thinking = None
         if self.thinking:
             _, person, greeted = asked.key
-            wanted = " ".join([person if greeted else "none", *asked.reference["words"]])
-            seen = [f"{n} {answer.seen} {score}" for n, answer, score in zip((1, 2), answers, (first, second), strict=True)]
-            thinking = "\n".join([wanted, *seen])
+            wanted = " ".join([*asked.reference["words"], person if greeted else "none"])
+            notes = [f"{number} {answer.notes(asked)}" for number, answer in enumerate(answers, 1)]
+            thinking = "\n".join([wanted, *notes])
         gold = Message("assistant", write_pair(said), thinking=thinking)
         (question,) = pair_question(BRIEF_PAIR, (Message("user", asked.question),), *(answer.text for answer in answers))
         reference = {"first": first, "second": second, "ranking": ranking}
@@ -78,14 +78,14 @@ class JudgeTask(DrawnTask):
         explanation, words = next((text, words) for known, text, words in TOPICS if known == topic)
         if self._faulty(rng):
             explanation, words = off_topic(rng, topic)
+        hello = f"{rng.choice(GREETINGS)} {name}! " if name else ""
         close = "" if self._faulty(rng) else f" {rng.choice(CLOSES)}"
         more = ""
         if long := self._faulty(rng):
             others = [text for known, text, _ in TOPICS if known != topic]
-            more = "".join(f" {rng.choice([explanation, *others])}" for _ in range(2))
-        hello = f"{rng.choice(GREETINGS)} {name}! " if name else ""
-        seen = [name or "none", *words, *(["end"] if close else []), "long" if long else "short"]
-        return _Answer(f"{hello}{explanation}{more}{close}", " ".join(seen))
+            while len(f"{hello}{explanation}{more}{close}".split()) <= ChatTask.max_words:
+                more += f" {rng.choice([explanation, *others])}"
+        return _Answer(f"{hello}{explanation}{more}{close}", words, name, bool(close), long)
 
     def _faulty(self, rng: random.Random) -> bool:
         return rng.random() < self.fault_share
@@ -93,17 +93,36 @@ class JudgeTask(DrawnTask):
 
 @dataclass(frozen=True)
 class _Answer:
-    """An answer, and what a careful reader notes of it: who is greeted, the topic's words, the close, the length."""
+    """An answer and what it was made of: its topic's words, who is greeted, whether it closes, whether it is long."""
 
     text: str
-    seen: str
+    words: tuple[str, ...]
+    name: str
+    closes: bool
+    long: bool
+
+    def notes(self, asked: Draft) -> str:
+        """What a careful reader notes, with the score so far behind each point: `"rain clouds 2 Mia 3 end 4 short 5"`."""
+        score = 1 + (list(self.words) == asked.reference["words"])
+        told = f"{' '.join(self.words)} {score}"
+        if score == 1:
+            return told  # off the topic: nothing else counts
+        _, person, greeted = asked.key
+        for note, kept in (
+            (self.name or "none", self.name == (person if greeted else "")),
+            ("end" if self.closes else "open", self.closes),
+            ("long" if self.long else "short", not self.long),
+        ):
+            score += kept
+            told += f" {note} {score}"
+        return told
 
 
 def off_topic(rng: random.Random, topic: str) -> tuple[str, tuple[str, ...]]:
     """The explanation of another topic, or this one's with one of its words exchanged: what a small model gets wrong. And its words."""
     own, words = next((text, words) for known, text, words in TOPICS if known == topic)
     text, others = rng.choice([(text, others) for known, text, others in TOPICS if known != topic])
-    if rng.random() < 0.5:
+    if rng.random() < 0.7:
         return text, others
     place, wrong = rng.randrange(len(words)), rng.choice([word for word in others if word not in words])
     exchanged = re.sub(rf"\b{words[place]}\b", wrong, own, flags=re.IGNORECASE)
