@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kill_at import check_same, kill_and_resume, results, run_whole
-from tests.model.tiny import make_tiny
 
 from cascade_rl.errors import RecipeError
 from cascade_rl.eval.matrix import Matrix, significant_changes
@@ -15,6 +13,8 @@ from cascade_rl.pipeline import find_checkpoint, run_recipe
 from cascade_rl.plan import fingerprints, make_plan, starts
 from cascade_rl.recipe import Recipe, load_recipe, parse_recipe
 from cascade_rl.run import RunDir
+from tests.kill_at import check_same, kill_and_resume, results, run_whole
+from tests.model.tiny import make_tiny
 
 # The judge learns to say one of three scores at random, which is enough to be read.
 RECIPE = """
@@ -182,7 +182,7 @@ def test_names_that_lead_nowhere_are_errors_before_any_work(told: list[dict[str,
 
 
 def test_a_judged_task_measures_no_checkpoint() -> None:
-    with pytest.raises(RecipeError, match='measure with "nano.chat"'):
+    with pytest.raises(RecipeError, match=r'measure with "nano\.chat"'):
         parse_recipe({"name": "t", "model": {"source": "nano"}, "tasks": JUDGED, "eval": {"tasks": ["rlhf"]}})
 
 
