@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import fmean
 
 from cascade_rl.grade.judge.config import JudgeConfig
@@ -22,6 +21,7 @@ from cascade_rl.model.render import RenderConfig
 from cascade_rl.model.sources import resolve
 from cascade_rl.protocols import Chat
 from cascade_rl.sample.judges import open_judge
+from cascade_rl.tasks.files import evenly
 from cascade_rl.tasks.preference import Preference
 
 
@@ -54,9 +54,9 @@ def main() -> None:
     parser.add_argument("--thinking", action="store_true")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     args = parser.parse_args()
-    num = 2 * args.num if args.num else None
-    task = Preference(path=str(Path(args.pairs)), split="test", template=args.template, num_prompts=num, reward="agreement")
-    prompts = task.prompts("test")
+    task = Preference(path=args.pairs, split="test", template=args.template, reward="agreement")
+    asked = task.prompts("test")
+    prompts = [prompt for pair in evenly(range(len(asked) // 2), args.num) for prompt in asked[2 * pair : 2 * pair + 2]]
     begin = time.perf_counter()
     with judge(args) as chat:
         replies = chat.reply([prompt.messages for prompt in prompts], list(range(len(prompts))))
