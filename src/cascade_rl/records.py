@@ -226,6 +226,17 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model said in a conversation, its reasoning apart: `Reply("Score: 4")`, or `Reply("", failure="HTTP 500")`.
+
+    failure: why there is no whole answer ("" if there is one).
+    """
+
+    text: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecResult:
     """How a program in a sandbox ended: `ExecResult("exit", 0, b"3\\n", b"", wall_s=0.01, cpu_s=0.01)`.
 

@@ -119,9 +119,9 @@ class StageContext:
         self._clock = now
         self._seconds.clear()
 
-    def logged(self, figure: str) -> list[Any]:
-        """A figure at every step that is done, from the log."""
-        return [line[figure] for line in read_log(self.dir.metrics) if figure in line]
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The lines that `log` has written so far, those of before a resume included."""
+        return read_log(self.dir.metrics)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

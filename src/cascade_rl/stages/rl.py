@@ -11,6 +11,7 @@ from cascade_rl.records import Sample
 from cascade_rl.stages.collect import SignalCollector
 from cascade_rl.stages.limits import check_at_least, first_growth
 from cascade_rl.stages.on_policy import OnPolicy, dtype_name, figures
+from cascade_rl.stages.watch import HackingWatch
 
 if TYPE_CHECKING:
     from cascade_rl.algo.policy_loss import PolicyLoss
@@ -98,8 +99,11 @@ class RL(OnPolicy):
         feed = self.feed(ctx)
         collector = SignalCollector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
+        watch = HackingWatch()
+        for line in ctx.metrics():  # of the steps before a resume
+            ctx.notes.extend(watch.add(line))
         sampler.load(policy.weights(), version=first)
-        lengths = ctx.logged("mean_tokens")
+        lengths = [line["mean_tokens"] for line in ctx.metrics()]
         with ctx.progress(self.steps, first) as bar:
             for step in range(first, self.steps):
                 batch = collector.collect(step)
@@ -110,6 +114,8 @@ class RL(OnPolicy):
                 with ctx.timed("sync"):
                     sampler.load(policy.weights(), version=step + 1)
                 ctx.log(step + 1, {**batch.metrics, **figures(stats), "on_policy": verdict, "learning_rate": self.lr(step)})
+                for warning in watch.add(batch.metrics):
+                    ctx.note(warning)
                 if self.rollouts_every and step % self.rollouts_every == 0:
                     ctx.log_rollouts(step + 1, batch.groups, ADVANTAGES[self.advantage])
                 bar.step(step + 1, {"reward": batch.metrics.get("reward")}, tokens=batch.num_sampled)

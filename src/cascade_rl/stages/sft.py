@@ -41,6 +41,7 @@ class Source:
 class SFT:
     """The stage's settings; the frozen config is the stage.
 
+    start, branch      where it begins and whether the next stage goes on from it, as for `rl`.
     data               the mixture.
     steps              optimizer steps.
     batch_size         packed sequences a step.
@@ -55,9 +56,11 @@ class SFT:
     save_every         steps between saved states (0: only at the end).
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every",)  # changes nothing that a checkpoint holds
+    NOT_IN_FINGERPRINT: ClassVar = ("save_every", "start", "branch")  # changes nothing that a checkpoint holds
 
     name: str = "sft"
+    start: str = ""
+    branch: bool = False
     data: tuple[Source, ...] = ()
     steps: int = 100
     batch_size: int = 8
