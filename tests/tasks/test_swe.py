@@ -22,6 +22,7 @@ from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import ExecResult, Group, Message, Prompt, Reward, ToolCall
 from cascade_rl.sample.rollout import grade_all
 from cascade_rl.sandbox.process import Result
+from cascade_rl.tasks.swe import shell
 from cascade_rl.tasks.swe.nano import TEST_PATH, NanoAgent
 from cascade_rl.tasks.swe.repository import graded_files, is_protected, load_repository, packed
 from cascade_rl.tasks.swe.rows import SWERows
@@ -367,3 +368,22 @@ def test_settings_out_of_bounds_are_named() -> None:
         NanoAgent(turns=0)
     with pytest.raises(DataError, match="agent_s 0 must be at least 1"):
         SWERows(path="x", archives="y", agent_s=0)
+
+
+@needs_sandbox
+def test_commands_wait_for_their_turn_and_nobody_pays_for_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "num_cores", lambda: 1)
+    task = make_task(tmp_path, runner="plain", agent_s=2)
+    (prompt,) = task.prompts("train")
+
+    async def worked() -> tuple[list[tuple[int, int]], list[float]]:
+        agents = [task.open_tools(prompt) for _ in range(4)]
+        call = ToolCall("bash", {"command": "date +%s%N; sleep 0.6; date +%s%N"})
+        told = await asyncio.gather(*(agent.call(call) for agent in agents if agent))
+        left = [agent.seconds_left for agent in agents if isinstance(agent, ShellTools)]
+        await asyncio.gather(*(agent.close() for agent in agents if agent))
+        return sorted((int(text.split()[0]), int(text.split()[1])) for text in told), left
+
+    spans, left = asyncio.run(worked())
+    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert min(left) > 0.4  # 2.4 s for all of them

@@ -21,7 +21,7 @@ from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.sandbox.process import MB, Isolation, Limits, ProcessSandbox, SandboxFailed
 from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.swe.repository import find_repository, graded_files, load_repository, text_of
-from cascade_rl.tasks.swe.shell import SHELL_TOOLS, Runner, ShellTools, lay_out, run_tests
+from cascade_rl.tasks.swe.shell import SHELL_TOOLS, WAIT_S, Runner, ShellTools, lay_out, run_tests, turns
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ class SWERows(FileTask):
 
     @property
     def grade_timeout_s(self) -> float:
-        """A verdict reads back what the agent left, sets a fresh sandbox up and runs the tests there; twice where a sandbox fails."""
-        return 60.0 + 2 * (self.setup_s + self.grade_s)
+        """A verdict waits for its turn, sets a fresh sandbox up and runs the tests there; twice where a sandbox fails."""
+        return WAIT_S + 2 * (self.setup_s + self.grade_s)
 
     def items(self) -> Iterator[Item]:
         for row in self.rows(Path(self.path)):
@@ -179,11 +179,12 @@ class SWERows(FileTask):
         """The hidden tests in a fresh sandbox. Raises SandboxFailed."""
         paths, word = sorted({test.partition("::")[0] for test in (*fail_to_pass, *pass_to_pass)}), secrets.token_hex(16)
         sandbox = self._sandbox()
-        try:
-            await lay_out(sandbox, files, self.setup, self.setup_s)
-            result = await run_tests(sandbox, self.runner, paths, word, self.grade_s)
-        finally:
-            await sandbox.close()
+        async with turns():
+            try:
+                await lay_out(sandbox, files, self.setup, self.setup_s)
+                result = await run_tests(sandbox, self.runner, paths, word, self.grade_s)
+            finally:
+                await sandbox.close()
         return judge_tests(result, word, fail_to_pass, pass_to_pass)
 
     async def _left(self, pristine: Mapping[str, bytes], rollout: Rollout, tools: Tools | None) -> Mapping[str, bytes]:
