@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import itertools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.sandbox.host import children, needs_sandbox
-from tests.tasks.test_swe_attacks import PATCH, ROW, SOURCE, make_task, play
+from tests.tasks.test_swe_attacks import PACKAGES, PATCH, ROW, SOURCE, TEST_PATCH, TESTS, make_task, play
 
 from cascade_rl.errors import DataError, RecipeError, SandboxError, ToolError
 from cascade_rl.eval.audit import audit_task
@@ -180,6 +181,29 @@ def test_without_pytest_the_way_out_is_told(tmp_path: Path) -> None:
         play(make_task(tmp_path), [RIGHT])
     with pytest.raises(SandboxError, match="is no folder"):
         play(make_task(tmp_path / "b", packages=("/none",)), [RIGHT])
+
+
+@needs_sandbox
+@pytest.mark.parametrize("runner", ["plain", "pytest"])
+def test_modules_are_found_at_the_top_and_in_src(tmp_path: Path, runner: Any) -> None:
+    """Tests in a folder of their own, one module in `src`, one at the top; and one that is called pytest, which nobody takes for it."""
+    task = make_task(tmp_path, runner=runner, packages=(PACKAGES,))
+    repository = tmp_path / "archives" / "calc__calc-1"
+    for name in ("src", "tests"):
+        (repository / name).mkdir()
+    (repository / "calc.py").rename(repository / "src" / "calc.py")
+    (repository / "other.py").write_text("three = 3")
+    (repository / "pytest.py").write_text("raise SystemExit(0)")
+    (repository / "test_calc.py").unlink()
+    (repository / "tests" / "test_calc.py").write_text(TESTS.replace("import calc", "import calc\nimport other"))
+    hidden = TEST_PATCH.replace("test_calc.py", "tests/test_calc.py").replace(" == 5", " == other.three + 2")
+    row = ROW | {"patch": PATCH.replace("calc.py", "src/calc.py"), "FAIL_TO_PASS": ["tests/test_calc.py::test_add"],
+                 "PASS_TO_PASS": ["tests/test_calc.py::test_mul"],
+                 "test_patch": hidden}  # fmt: skip
+    Path(task.path).write_text(json.dumps(row))
+    (prompt,) = task.prompts("train")
+    reward, seen = play(task, [("patch", dict(prompt.gold[0].tool_calls[0].arguments))])
+    assert reward.value == 1.0, (reward, seen)
 
 
 @needs_sandbox
@@ -385,5 +409,5 @@ def test_commands_wait_for_their_turn_and_nobody_pays_for_waiting(tmp_path: Path
         return sorted((int(text.split()[0]), int(text.split()[1])) for text in told), left
 
     spans, left = asyncio.run(worked())
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
     assert min(left) > 0.4  # 2.4 s for all of them
