@@ -243,6 +243,25 @@ def test_an_agents_budgets(tmp_path: Path) -> None:
     assert seen.endswith("Error: the time for tools is used up; finish")
 
 
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("command", "value", "why"),
+    [
+        ("ln -sf /etc/passwd calc.py", 0.0, "do not pass"),  # a link is no file: the source is gone
+        ("rm calc.py; mkfifo calc.py", 0.0, "do not pass"),
+        ("mkfifo pipe; ln -s / root; touch $'two\\nlines' $'\\xff'; mkdir .git/x 2>/dev/null; true", 0.0, "changed nothing"),
+        ("for i in $(seq 400); do echo > n$i.py; done", 0.0, "changed 400 files"),
+        ("head -c 11000000 /dev/zero > big.bin", 0.0, "bytes"),
+        ("rm -rf /box/repo", 0.0, "do not pass"),
+        ("cd /; rm -rf /box/repo; ln -s /usr/lib /box/repo", 0.0, "do not pass"),
+    ],
+)
+def test_what_an_agent_leaves_is_read_with_care(tmp_path: Path, command: str, value: float, why: str) -> None:
+    reward, seen = play(make_task(tmp_path, runner="plain", disk_mb=64), [("bash", {"command": command})])
+    assert reward.value == value, (reward, seen)
+    assert why in reward.why, (reward, seen)
+
+
 def test_long_results_keep_their_ends() -> None:
     assert cut("abc" * 10, 30) == "abc" * 10
     told = cut("a" * 50 + "b" * 50, 20)

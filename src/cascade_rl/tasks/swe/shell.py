@@ -38,7 +38,7 @@ _GIT = (
 # Path and hash of every regular file: what changed is read one by one afterwards.
 _HASHES = f"""
 import hashlib, json, os, stat
-for folder, names, files in os.walk({HOME!r}):
+for folder, names, files in os.walk({HOME!r}) if not os.path.islink({HOME!r}) else ():
     names[:] = [name for name in names if name not in (".git", "__pycache__", ".pytest_cache")]
     for name in files:
         path = os.path.join(folder, name)
