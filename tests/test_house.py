@@ -27,7 +27,7 @@ LEVEL = {
     "recipe": 6,
     "plan": 6.5,
     "pipeline": 7,
-    "chat": 8,
+    "chat": 8, "serve": 8,
     "cli": 9,
 }  # fmt: skip
 

@@ -112,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-new-tokens", type=int, default=512)
     chat.add_argument("--seed", type=int, default=0)
 
+    serve = verb("serve", _serve, "Serve a checkpoint as OpenAI-compatible chat completions, for a judge behind an endpoint.")
+    serve.add_argument("checkpoint", type=Path, metavar="RUN_OR_FOLDER_OR_SMOLLM2")
+    serve.add_argument("--host", default="127.0.0.1", help="default: this machine alone; there is no key and no encryption")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--thinking", action="store_true", help="answers reason first")
+
     report = verb("report", _report, "Draw the report of a run again.")
     report.add_argument("run", type=Path, metavar="RUN")
 
@@ -263,6 +269,19 @@ def _chat(args: argparse.Namespace) -> None:
 
     params = SamplingParams(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
     talk(find_checkpoint(args.checkpoint), params, thinking=not args.no_thinking, system=args.system, seed=args.seed)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
+
+    if not 0 <= args.port < 65536:
+        raise RecipeError(f"--port {args.port}: must be 0 (any free one) to 65535")
+    from cascade_rl.model.sources import resolve
+    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.serve import serve
+
+    folder = resolve("smollm2") if str(args.checkpoint) == "smollm2" else find_checkpoint(args.checkpoint)
+    serve(folder, args.host, args.port, thinking=args.thinking)
 
 
 def _report(args: argparse.Namespace) -> None:

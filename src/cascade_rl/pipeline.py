@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
+from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Group, Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
@@ -17,6 +18,7 @@ from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
+from cascade_rl.tasks.judged import Judged
 
 
 def run_recipe(
@@ -34,6 +36,9 @@ def run_recipe(
     """
     plan = make_plan(recipe, root, start_from, only)
     _check_data(recipe)
+    for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
+        if item.outlook != "done":
+            _with_judges(recipe, item.stage, None)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
         run.sweep()
@@ -65,6 +70,23 @@ def _check_data(recipe: Recipe) -> None:
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
+
+
+def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:
+    """The tasks; those of the stage that are judged, with their judges at hand. checkpoints: None while there are none to judge yet."""
+    from cascade_rl.sample.judges import is_stage, open_judge
+
+    tasks = dict(recipe.tasks)
+    for name in stage.task_names():
+        if not isinstance(task := tasks[name], Judged):
+            continue
+        chats = {
+            who: open_judge(config, checkpoints or {}, f'task "{name}": {who}', render=recipe.render, dtype=recipe.model.dtype)
+            for who, config in task.judges().items()
+            if checkpoints is not None or not is_stage(config)
+        }
+        tasks[name] = dataclasses.replace(task, chats=chats)
+    return tasks
 
 
 @contextmanager
@@ -119,26 +141,39 @@ class _Walk:
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
+        self._check_lengths()
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
         shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
         Matrix.load(self.run.root).keep([self.start_name, *shown])
 
+    def _check_lengths(self) -> None:
+        """Prompts that the model's context has no room for are refused before any work."""
+        from cascade_rl.sample.rollout import check_longest
+
+        splits: tuple[Split, ...] = ("dev", "test")
+        config = self.recipe.eval
+        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in config.tasks]
+        sampled = [name for stage in self.recipe.stages if isinstance(stage, OnPolicy) for name in stage.task_names()]
+        for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
+            check_longest(prompts, self.renderer)
+
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "dev")
-        earlier, parent = [Checkpoint("start", self.start_name, self.start)], start_fingerprint(self.recipe)
+        earlier = {"start": Checkpoint("start", self.start_name, self.start)}
         for item in self.plan:
             if item.outlook == "done":
                 self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
             else:
-                self._run_stage(item, earlier, parent)
-            parent = item.fingerprint
+                # The student of the stage comes last, also where it begins with an older checkpoint.
+                others = [told for name, told in earlier.items() if name != item.start]
+                self._run_stage(item, [*others, earlier[item.start]])
             if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
             if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
-                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, earlier[item.start].name, item.dir.checkpoint)
             else:
-                earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint)
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
                 self._gate(item)
 
@@ -163,7 +198,7 @@ class _Walk:
             next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
             self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
-    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
+    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint]) -> None:
         from cascade_rl.observe.progress import progress
         from cascade_rl.stages.context import StageContext
 
@@ -178,12 +213,12 @@ class _Walk:
             dir=item.dir,
             seed=derive_seed(self.recipe.seed, item.stage.name),
             dtype=self.recipe.model.dtype,
-            tasks=self.recipe.tasks,
+            tasks=_with_judges(self.recipe, item.stage, {told.stage: told.folder for told in earlier}),
             renderer=self.renderer,
             lineage={
                 "stage": item.stage.name,
                 "fingerprint": item.fingerprint,
-                "parent": parent,
+                "parent": item.parent,
                 "start": earlier[-1].folder.name,
             },
             progress_for=progress,
@@ -222,7 +257,7 @@ class _Walk:
         from cascade_rl.observe.report import build
         from cascade_rl.observe.report_distill import recoveries
         from cascade_rl.observe.report_run import read_run
-        from cascade_rl.observe.tables import print_matrix, print_recovery
+        from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
@@ -232,6 +267,7 @@ class _Walk:
         for stage in view.stages:
             split, found = recoveries(view, stage)
             print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
+        print_stages(view.stages)
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 
@@ -261,7 +297,8 @@ def find_checkpoint(place: Path) -> Path:
     if run.recipe.is_file():
         stages = read_json(run.recipe)["stages"]
         places = [run.stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(stages, 1)]
-        if done := [stage for stage in places if stage.done]:
+        of_student = [place for place, stage in zip(places, stages, strict=True) if not stage.get("branch")]
+        if done := [stage for stage in of_student if stage.done]:
             return done[-1].checkpoint
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 
@@ -273,6 +310,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     from cascade_rl.model.render import load_renderer
     from cascade_rl.model.sources import load_tokenizer
     from cascade_rl.observe.tables import print_matrix
+    from cascade_rl.sample.rollout import check_longest
 
     for name in tasks:
         if name not in recipe.tasks:
@@ -282,6 +320,8 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
+    for name in tasks if config.num_prompts(split) else ():
+        check_longest(suite.prompts(name, split), renderer)
     with run.lock(), _stop_on_interrupt(print) as stop:
         if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cascade_rl.records import ExecResult, Prompt, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
+from cascade_rl.records import ExecResult, Group, Message, Prompt, Reply, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +82,31 @@ class Task(Protocol):
     @property
     def max_turns(self) -> int:
         """How many assistant turns a rollout may have (1 where there are no tools)."""
+        ...
+
+
+@runtime_checkable
+class GroupTask(Task, Protocol):
+    """A task whose verdicts need the others of a group, or are given for a whole step at once: a judge compares answers.
+
+    Where a task has `grade_groups`, it is asked instead of `grade`.
+    """
+
+    @property
+    def group_timeout_s(self) -> float:
+        """How long `grade_groups` may take; after that every rollout that it was given is unscored."""
+        ...
+
+    async def grade_groups(self, groups: Sequence[Group]) -> Sequence[Sequence[Reward]]:
+        """For each group one reward for each of its rollouts, in order. Rollouts that died are not among them."""
+        ...
+
+
+class Chat(Protocol):
+    """Conversations in, words out: a model that is asked in text, wherever it runs."""
+
+    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> list[Reply]:
+        """One reply to each conversation, in input order; never raises for what a model or a server does, and always returns."""
         ...
 
 

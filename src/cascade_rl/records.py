@@ -53,6 +53,7 @@ class Prompt:
     reference  what the grader compares with; JSON values only.
     gold       messages that score full marks when they follow `messages` (assistant and tool turns); () if none is known. It
                serves as the SFT demonstration and as the audit's gold answer.
+    facets     what the prompt is like, for tables of scores: {"kind": "hop", "length": 1500, "depth": 0.25}. No grader reads them.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Prompt:
     thinking: bool = True
     reference: Any = None
     gold: tuple[Message, ...] = ()
+    facets: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,17 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model said in a conversation, its reasoning apart: `Reply("Score: 4")`, or `Reply("", failure="HTTP 500")`.
+
+    failure: why there is no whole answer ("" if there is one).
+    """
+
+    text: str
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,14 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
         figures.append((large(tokens), "tokens trained on"))
     if seconds:
         figures.append((duration(seconds), "of training"))
-    split: Split | None = next((split for split in SPLITS if len(view.matrix.checkpoints(split)) > 1), None)
+
+    def of_student(split: Split) -> dict[str, str]:
+        return {name: stage for name, stage in view.matrix.checkpoints(split).items() if name not in view.matrix.branches}
+
+    split: Split | None = next((split for split in SPLITS if len(of_student(split)) > 1), None)
     sentence = ""
     if split:
-        names = view.matrix.checkpoints(split)
+        names = of_student(split)
         first, *_, last = names
         verdicts = [change.verdict for change in significant_changes(view.matrix, last, against=first, split=split)]
         drops = [change for change in changes[split].values() if change.verdict == "drop"]

@@ -1,4 +1,4 @@
-"""The regression matrix on the terminal."""
+"""What a run ends with on the terminal: the regression matrix, what was won back, what each stage took."""
 
 import math
 import sys
@@ -11,6 +11,8 @@ from rich.text import Text
 from cascade_rl.eval.keep import Kept
 from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
 from cascade_rl.eval.teachers import Recovery
+from cascade_rl.observe.report_html import duration
+from cascade_rl.observe.report_run import StageView
 from cascade_rl.records import EvalRow, Split
 
 MARKS = {"rise": (" ▲", "bold green"), "drop": (" ▼", "bold red"), "same": ("", "")}
@@ -71,6 +73,19 @@ def print_recovery(title: str, found: Sequence[Recovery], stages: Mapping[str, s
         means = (f"{100 * mean:.1f}" for mean in (told.before, told.after, told.of_teacher))
         share = "–" if math.isnan(told.recovered) else f"{100 * told.recovered:.0f} ± {100 * told.stderr:.0f}"
         table.add_row(Text(told.domain), Text(stages.get(told.teacher, told.teacher)), *means, share)
+    (console or _output()).print(table)
+
+
+def print_stages(stages: Sequence[StageView], console: Console | None = None) -> None:
+    """What each stage took: steps, tokens that went through training, and the time of its steps."""
+    table = Table(title="what the stages took", title_justify="left")
+    table.add_column("stage", style="bold")
+    table.add_column("kind")
+    for name in ("steps", "tokens trained", "time"):
+        table.add_column(name, justify="right")
+    for told in stages:
+        steps, tokens = (f"{number:,.0f}" if number else "–" for number in (told.num_steps, told.num_tokens))
+        table.add_row(Text(told.name), told.kind, steps, tokens, duration(told.seconds) if told.seconds else "–")
     (console or _output()).print(table)
 
 

@@ -9,10 +9,11 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from cascade_rl.errors import CascadeError, DataError, ToolError
 from cascade_rl.model.render import Renderer
-from cascade_rl.protocols import Sampler, Task, Tools
+from cascade_rl.protocols import GroupTask, Sampler, Task, Tools
 from cascade_rl.records import Ending, Group, Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
 from cascade_rl.sample.background import run_async
 from cascade_rl.seeds import derive_seed
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 MAX_CALLS_PER_TURN = 8
 TOOL_TIMEOUT_S = 20.0
 GRADE_TIMEOUT_S = 300.0  # a verdict that runs code waits for others' runs, each of which has a limit of its own
+NUM_CHECKED = 4  # of the longest prompts, before a run
 MAX_VERDICTS_AT_ONCE = 32  # a verdict's deadline starts when its turn comes: waiting for the others is not its fault
 
 
@@ -107,9 +109,18 @@ def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], ma
     for prompt, ids in zip(prompts, contexts, strict=True):
         if max_context is not None and len(ids) >= max_context:
             raise DataError(
-                f"prompt {prompt.id}: has {len(ids)} tokens, which leaves no room to answer in the model's {max_context}; shorten"
+                f"prompt {prompt.id}: has {len(ids):,} tokens, which leaves no room to answer in the model's {max_context:,}; shorten"
                 " it, or leave it out"
             )
+
+
+def check_longest(prompts: Sequence[Prompt], renderer: Renderer) -> None:
+    """Raises DataError where one of the longest prompts leaves no room to answer: what a run would meet hours later, or never.
+
+    The longest by their characters, since rendering all of a task's long prompts takes a while; `rollout` checks each one again.
+    """
+    longest = sorted(prompts, key=lambda prompt: -sum(len(message.content) for message in prompt.messages))[:NUM_CHECKED]
+    _check_room(longest, [renderer.prompt(p.messages, p.tools, p.thinking) for p in longest], renderer.max_context)
 
 
 def _open_tools(talk: _Conversation, task: Task) -> None:
@@ -197,18 +208,77 @@ def tool_timeout_s(tools: Tools) -> float:
 
 def grade_all(groups: Sequence[Group], tasks: Mapping[str, Task]) -> list[Group]:
     """The same groups with one reward for each rollout, in order; closes the rollouts' tools."""
+    cohorts: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        if isinstance(tasks[group.prompt.task], GroupTask):
+            cohorts.setdefault(group.prompt.task, []).append(place)
 
-    async def grade_groups() -> list[list[Reward]]:
+    async def grade_groups() -> dict[int, Sequence[Reward]]:
         turns = asyncio.Semaphore(MAX_VERDICTS_AT_ONCE)
-        return await asyncio.gather(
-            *(asyncio.gather(*(_grade(tasks[group.prompt.task], r, turns) for r in group.rollouts)) for group in groups)
-        )
 
+        async def alone(place: int) -> dict[int, Sequence[Reward]]:
+            task = tasks[groups[place].prompt.task]
+            return {place: await asyncio.gather(*(_grade(task, r, turns) for r in groups[place].rollouts))}
+
+        async def together(task: GroupTask, places: Sequence[int]) -> dict[int, Sequence[Reward]]:
+            told = await _grade_together(task, [groups[place] for place in places])
+            return dict(zip(places, told, strict=True))
+
+        compared = {place for places in cohorts.values() for place in places}
+        work = [alone(place) for place in range(len(groups)) if place not in compared]
+        work += [together(cast(GroupTask, tasks[name]), places) for name, places in cohorts.items()]
+        return {place: rewards for told in await asyncio.gather(*work) for place, rewards in told.items()}
+
+    verdicts = run_async(grade_groups())
     graded = []
-    for group, rewards in zip(groups, run_async(grade_groups()), strict=True):
+    for place, group in enumerate(groups):
         spent = tuple(dataclasses.replace(r, tools=None) for r in group.rollouts)
-        graded.append(Group(group.prompt, spent, tuple(rewards)))
+        graded.append(Group(group.prompt, spent, tuple(verdicts[place])))
     return graded
+
+
+async def _grade_together(task: GroupTask, groups: Sequence[Group]) -> list[list[Reward]]:
+    """A group task's verdicts. Rollouts that died are unscored and never shown to it, so that none waits for them."""
+    living = [dataclasses.replace(group, rollouts=tuple(r for r in group.rollouts if not r.failure)) for group in groups]
+    try:
+        told = await _group_verdicts(task, living)
+    finally:
+        await asyncio.gather(*(_close(rollout) for group in groups for rollout in group.rollouts))
+    rewards = []
+    for group, verdicts in zip(groups, told, strict=True):
+        rest = iter(verdicts)
+        rewards.append([Reward(None, why=r.failure) if r.failure else next(rest) for r in group.rollouts])
+    return rewards
+
+
+async def _group_verdicts(task: GroupTask, groups: Sequence[Group]) -> Sequence[Sequence[Reward]]:
+    """What `grade_groups` says, checked; whatever keeps it from verdicts leaves all its rollouts unscored."""
+
+    def unscored(why: str) -> list[list[Reward]]:
+        return [[Reward(None, why=why) for _ in group.rollouts] for group in groups]
+
+    try:
+        told = await asyncio.wait_for(task.grade_groups(groups), task.group_timeout_s)
+    except TimeoutError:
+        return unscored(f"no verdicts in {task.group_timeout_s:g} s")
+    except CascadeError:
+        raise
+    except Exception as error:  # the boundary that classifies failures: a grader may be anyone's code
+        return unscored(f"grader crashed: {type(error).__name__}: {error}")
+    where = f'task "{task.name}": grade_groups()'
+    if len(told) != len(groups):
+        raise CascadeError(
+            f"{where} gave verdicts on {len(told)} groups, and was given {len(groups)}; it must give a list for each"
+        )
+    for group, rewards in zip(groups, told, strict=True):
+        if len(rewards) != len(group.rollouts):
+            raise CascadeError(
+                f"{where} gave {len(rewards)} rewards for {len(group.rollouts)} rollouts of prompt {group.prompt.id}; it must give"
+                " exactly one each (None for unscored)"
+            )
+        if any(not isinstance(reward, Reward) for reward in rewards):
+            raise CascadeError(f"{where} gave something that is no Reward for prompt {group.prompt.id}")
+    return told
 
 
 async def _grade(task: Task, rollout: Rollout, turns: asyncio.Semaphore) -> Reward:

@@ -129,8 +129,8 @@ def overlong(group: Group, choice: str) -> Group:
 
     def cut(reward: Reward) -> Reward:
         if choice == "mask":
-            return Reward(None, why=MASKED)
-        return Reward(min(0.0, reward.value or 0.0), why="cut at its budget of tokens or turns")
+            return Reward(None, reward.parts, why=MASKED)
+        return Reward(min(0.0, reward.value or 0.0), reward.parts, why="cut at its budget of tokens or turns")
 
     rewards = tuple(
         cut(reward) if rollout.finish != "stop" and reward.value is not None else reward
@@ -179,6 +179,11 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
         "mean_tokens": fmean(rollout.num_sampled for rollout in rollouts),
         "forks": float(sum(turn.fork for rollout in rollouts for turn in rollout.turns)),
     }
+    parts: dict[str, list[float]] = {}
+    for reward in (reward for group in groups for reward in group.rewards):
+        for name, value in reward.parts.items():
+            parts.setdefault(f"part.{name}", []).append(value)
+    told |= {name: fmean(values) for name, values in sorted(parts.items())}
     logps = [logp for rollout in rollouts for turn in rollout.turns for logp in turn.logps]
     if logps:
         told["entropy"] = -fmean(logps)  # of sampled tokens: an unbiased estimate of the mean entropy

@@ -40,6 +40,8 @@ class TaskShare:
 class OnPolicy:
     """The settings that `rl` and `distill` share.
 
+    start             the earlier stage whose checkpoint it trains ("": the stage before; "start": the model of the run).
+    branch            its checkpoint is a judge's or a teacher's, not the student's: the next stage goes on from the one before it.
     tasks, steps, prompts_per_step, group_size    a step samples group_size rollouts of each of prompts_per_step prompts.
     temperature, top_p, max_new_tokens            sampling; max_new_tokens is the budget of a whole rollout, all turns together.
     importance_low, importance_high   bounds of the weight pi_train / pi_sampler, where the stage uses it.
@@ -49,9 +51,16 @@ class OnPolicy:
     rollouts_every    steps between written rollouts (0: none); the first group of each task is written.
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every", "rollouts_every")
+    NOT_IN_FINGERPRINT: ClassVar = (
+        "save_every",
+        "rollouts_every",
+        "start",
+        "branch",
+    )  # the start is known by its own fingerprint
 
     name: str = ""
+    start: str = ""
+    branch: bool = False
     tasks: tuple[TaskShare, ...] = ()
     steps: int = 50
     prompts_per_step: int = 128
