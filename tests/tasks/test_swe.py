@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import itertools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.sandbox.host import children, needs_sandbox
-from tests.tasks.test_swe_attacks import PATCH, ROW, SOURCE, make_task, play
+from tests.tasks.test_swe_attacks import PACKAGES, PATCH, ROW, SOURCE, TEST_PATCH, TESTS, make_task, play
 
 from cascade_rl.errors import DataError, RecipeError, SandboxError, ToolError
 from cascade_rl.eval.audit import audit_task
@@ -22,6 +23,7 @@ from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import ExecResult, Group, Message, Prompt, Reward, ToolCall
 from cascade_rl.sample.rollout import grade_all
 from cascade_rl.sandbox.process import Result
+from cascade_rl.tasks.swe import shell
 from cascade_rl.tasks.swe.nano import TEST_PATH, NanoAgent
 from cascade_rl.tasks.swe.repository import graded_files, is_protected, load_repository, packed
 from cascade_rl.tasks.swe.rows import SWERows
@@ -182,6 +184,29 @@ def test_without_pytest_the_way_out_is_told(tmp_path: Path) -> None:
 
 
 @needs_sandbox
+@pytest.mark.parametrize("runner", ["plain", "pytest"])
+def test_modules_are_found_at_the_top_and_in_src(tmp_path: Path, runner: Any) -> None:
+    """Tests in a folder of their own, one module in `src`, one at the top; and one that is called pytest, which nobody takes for it."""
+    task = make_task(tmp_path, runner=runner, packages=(PACKAGES,))
+    repository = tmp_path / "archives" / "calc__calc-1"
+    for name in ("src", "tests"):
+        (repository / name).mkdir()
+    (repository / "calc.py").rename(repository / "src" / "calc.py")
+    (repository / "other.py").write_text("three = 3")
+    (repository / "pytest.py").write_text("raise SystemExit(0)")
+    (repository / "test_calc.py").unlink()
+    (repository / "tests" / "test_calc.py").write_text(TESTS.replace("import calc", "import calc\nimport other"))
+    hidden = TEST_PATCH.replace("test_calc.py", "tests/test_calc.py").replace(" == 5", " == other.three + 2")
+    row = ROW | {"patch": PATCH.replace("calc.py", "src/calc.py"), "FAIL_TO_PASS": ["tests/test_calc.py::test_add"],
+                 "PASS_TO_PASS": ["tests/test_calc.py::test_mul"],
+                 "test_patch": hidden}  # fmt: skip
+    Path(task.path).write_text(json.dumps(row))
+    (prompt,) = task.prompts("train")
+    reward, seen = play(task, [("patch", dict(prompt.gold[0].tool_calls[0].arguments))])
+    assert reward.value == 1.0, (reward, seen)
+
+
+@needs_sandbox
 def test_tools_of_a_shell(tmp_path: Path) -> None:
     expected: list[tuple[str, dict[str, Any], str]] = [
         ("search", {"text": "def "}, "calc.py:1: def add(a, b):\ncalc.py:5: def mul(a, b):\ntest_calc.py:4: def test_mul():"),
@@ -216,6 +241,25 @@ def test_an_agents_budgets(tmp_path: Path) -> None:
     assert "characters ..." in seen
     assert seen.count("[ended by its time limit]") == 2
     assert seen.endswith("Error: the time for tools is used up; finish")
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("command", "value", "why"),
+    [
+        ("ln -sf /etc/passwd calc.py", 0.0, "do not pass"),  # a link is no file: the source is gone
+        ("rm calc.py; mkfifo calc.py", 0.0, "do not pass"),
+        ("mkfifo pipe; ln -s / root; touch $'two\\nlines' $'\\xff'; mkdir .git/x 2>/dev/null; true", 0.0, "changed nothing"),
+        ("for i in $(seq 400); do echo > n$i.py; done", 0.0, "changed 400 files"),
+        ("head -c 11000000 /dev/zero > big.bin", 0.0, "bytes"),
+        ("rm -rf /box/repo", 0.0, "do not pass"),
+        ("cd /; rm -rf /box/repo; ln -s /usr/lib /box/repo", 0.0, "do not pass"),
+    ],
+)
+def test_what_an_agent_leaves_is_read_with_care(tmp_path: Path, command: str, value: float, why: str) -> None:
+    reward, seen = play(make_task(tmp_path, runner="plain", disk_mb=64), [("bash", {"command": command})])
+    assert reward.value == value, (reward, seen)
+    assert why in reward.why, (reward, seen)
 
 
 def test_long_results_keep_their_ends() -> None:
@@ -367,3 +411,22 @@ def test_settings_out_of_bounds_are_named() -> None:
         NanoAgent(turns=0)
     with pytest.raises(DataError, match="agent_s 0 must be at least 1"):
         SWERows(path="x", archives="y", agent_s=0)
+
+
+@needs_sandbox
+def test_commands_wait_for_their_turn_and_nobody_pays_for_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "num_cores", lambda: 1)
+    task = make_task(tmp_path, runner="plain", agent_s=2)
+    (prompt,) = task.prompts("train")
+
+    async def worked() -> tuple[list[tuple[int, int]], list[float]]:
+        agents = [task.open_tools(prompt) for _ in range(4)]
+        call = ToolCall("bash", {"command": "date +%s%N; sleep 0.6; date +%s%N"})
+        told = await asyncio.gather(*(agent.call(call) for agent in agents if agent))
+        left = [agent.seconds_left for agent in agents if isinstance(agent, ShellTools)]
+        await asyncio.gather(*(agent.close() for agent in agents if agent))
+        return sorted((int(text.split()[0]), int(text.split()[1])) for text in told), left
+
+    spans, left = asyncio.run(worked())
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    assert min(left) > 0.4  # 2.4 s for all of them

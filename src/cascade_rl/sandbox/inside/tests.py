@@ -49,7 +49,7 @@ def plain(request: dict[str, Any]) -> int:
     os.makedirs(place, exist_ok=True)
     os.chdir(place)
     lay_out(request["files"])
-    sys.path.insert(0, place)
+    sys.path[:0] = _roots(place)
     for path in request["calls"]:
         outcome, why, module = _loaded(path)
         if module is None:
@@ -62,6 +62,11 @@ def plain(request: dict[str, Any]) -> int:
     tell(id=CANARY, outcome=_called(_must_fail)[0])
     tell(end=True)
     return 0
+
+
+def _roots(place: str) -> list[str]:
+    """Where a repository's modules are found: its top, and its folder `src`."""
+    return [place, *([source] if os.path.isdir(source := os.path.join(place, "src")) else [])]
 
 
 def _loaded(path: str) -> tuple[str, str, types.ModuleType | None]:
@@ -110,6 +115,7 @@ def with_pytest(request: dict[str, Any]) -> int:
     except ImportError as error:
         tell(missing=str(error))
         return 0
+    sys.path[:0] = _roots(os.getcwd())  # only now: a repository must not stand in for pytest
     canary = f"test_{CANARY}_{request['word']}"  # of the file and of the test in it
     with open(f"/tmp/{canary}.py", "w", encoding="utf-8") as file:
         file.write(f"def {canary}():\n    raise AssertionError('this test fails')\n")

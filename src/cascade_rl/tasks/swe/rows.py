@@ -18,10 +18,10 @@ from cascade_rl.grade.patch import PatchFault, apply_patch, patch_paths
 from cascade_rl.grade.tests_passed import judge_tests
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
-from cascade_rl.sandbox.process import MB, Isolation, Limits, ProcessSandbox, SandboxFailed
+from cascade_rl.sandbox.process import MB, Limits, ProcessSandbox, SandboxFailed
 from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.swe.repository import find_repository, graded_files, load_repository, text_of
-from cascade_rl.tasks.swe.shell import SHELL_TOOLS, Runner, ShellTools, lay_out, run_tests
+from cascade_rl.tasks.swe.shell import SHELL_TOOLS, WAIT_S, Runner, ShellTools, lay_out, run_tests, turns
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,6 @@ class SWERows(FileTask):
     grade_s: int = 300
     memory_mb: int = 2_048
     disk_mb: int = 1_024
-    sandbox: Isolation = "bubblewrap"
     name: str = "swe"
     domain: str = "swe"
 
@@ -87,8 +86,8 @@ class SWERows(FileTask):
 
     @property
     def grade_timeout_s(self) -> float:
-        """A verdict reads back what the agent left, sets a fresh sandbox up and runs the tests there; twice where a sandbox fails."""
-        return 60.0 + 2 * (self.setup_s + self.grade_s)
+        """A verdict waits for its turn, sets a fresh sandbox up and runs the tests there; twice where a sandbox fails."""
+        return WAIT_S + 2 * (self.setup_s + self.grade_s)
 
     def items(self) -> Iterator[Item]:
         for row in self.rows(Path(self.path)):
@@ -151,7 +150,7 @@ class SWERows(FileTask):
             cpu_s=max(self.command_s, self.grade_s, self.setup_s), memory_bytes=self.memory_mb * MB, disk_bytes=self.disk_mb * MB,
             output_bytes=16 * MB, num_processes=256, num_files=1_024,
         )  # fmt: skip
-        return ProcessSandbox(limits, self.sandbox, self.packages)
+        return ProcessSandbox(limits, packages=self.packages)
 
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
         """1 when every expected test passes, else 0; parts: the share of each list. Unscored: a sandbox failed."""
@@ -179,11 +178,12 @@ class SWERows(FileTask):
         """The hidden tests in a fresh sandbox. Raises SandboxFailed."""
         paths, word = sorted({test.partition("::")[0] for test in (*fail_to_pass, *pass_to_pass)}), secrets.token_hex(16)
         sandbox = self._sandbox()
-        try:
-            await lay_out(sandbox, files, self.setup, self.setup_s)
-            result = await run_tests(sandbox, self.runner, paths, word, self.grade_s)
-        finally:
-            await sandbox.close()
+        async with turns():
+            try:
+                await lay_out(sandbox, files, self.setup, self.setup_s)
+                result = await run_tests(sandbox, self.runner, paths, word, self.grade_s)
+            finally:
+                await sandbox.close()
         return judge_tests(result, word, fail_to_pass, pass_to_pass)
 
     async def _left(self, pristine: Mapping[str, bytes], rollout: Rollout, tools: Tools | None) -> Mapping[str, bytes]:

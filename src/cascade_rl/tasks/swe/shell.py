@@ -6,17 +6,22 @@ What an agent leaves there is hostile until it is closed: it is read as bytes, a
 import asyncio
 import hashlib
 import json
+import os
 import secrets
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from cascade_rl.errors import ToolError
 from cascade_rl.grade.patch import PatchFault, apply_patch, check_path, patch_paths
+from cascade_rl.records import ToolCall
 from cascade_rl.sandbox.process import Job, ProcessSandbox, Result, SandboxFailed
 from cascade_rl.tasks.swe.repository import Files, packed
 from cascade_rl.tasks.swe.tools import EDIT, MAX_FOUND, SEARCH, VIEW, RepositoryTools, summary, tool
 
 HOME = "/box/repo"
+WAIT_S = 3_600.0  # for a turn, with hundreds of agents beside each other
 MAX_CHANGED, MAX_CHANGED_BYTES = 300, 10_000_000
 
 Runner = Literal["pytest", "plain"]
@@ -33,7 +38,7 @@ _GIT = (
 # Path and hash of every regular file: what changed is read one by one afterwards.
 _HASHES = f"""
 import hashlib, json, os, stat
-for folder, names, files in os.walk({HOME!r}):
+for folder, names, files in os.walk({HOME!r}) if not os.path.islink({HOME!r}) else ():
     names[:] = [name for name in names if name not in (".git", "__pycache__", ".pytest_cache")]
     for name in files:
         path = os.path.join(folder, name)
@@ -45,6 +50,18 @@ for folder, names, files in os.walk({HOME!r}):
         except OSError:
             pass
 """
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
+
+
+def turns() -> asyncio.Semaphore:
+    """As many commands at once as there are cores: with more beside each other, a limit on time would say more of the load than of them."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(num_cores()))
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 async def lay_out(sandbox: ProcessSandbox, files: Mapping[str, bytes], setup: str, timeout_s: float) -> None:
@@ -81,7 +98,7 @@ class ShellTools(RepositoryTools):
         self.sandbox, self.repository = sandbox, repository
         self._runner: Runner = runner
         self._setup, self._setup_s, self._command_s = setup, setup_s, command_s
-        self.timeout_s = setup_s + max(command_s, seconds) + 60.0
+        self.timeout_s = WAIT_S + setup_s + command_s
         self._laid_out = False
 
     @property
@@ -89,7 +106,17 @@ class ShellTools(RepositoryTools):
         """Whether anything was called: else the repository is as it was, and no sandbox was started."""
         return self._laid_out
 
-    async def ready(self) -> None:
+    async def call(self, call: ToolCall) -> str:
+        """As every tool's, when its turn comes; setting up is not on the agent's time."""
+        async with turns():
+            await self._ready()
+            begin = time.monotonic()
+            try:
+                return await super().call(call)
+            finally:
+                self.seconds_left -= time.monotonic() - begin
+
+    async def _ready(self) -> None:
         if self._laid_out:
             return
         await lay_out(self.sandbox, self.repository, self._setup, self._setup_s)

@@ -6,7 +6,6 @@ fresh place of the sandbox pool. `tasks.swe.shell` has the same tools, and a she
 
 import json
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,13 +46,13 @@ SHORT_TOOLS = (
 
 
 class RepositoryTools:
-    """What all tools over a repository share: arguments checked, time counted, results cut.
+    """What all tools over a repository share: arguments checked, results cut, no call when the time is used up.
 
     schemas: the tools that there are. max_chars: of one result. seconds: for all calls together; what comes later is refused, and the
-    agent goes on without tools. timeout_s: of one call, after which the sandbox is taken for dead.
+    agent goes on without tools. timeout_s: of one call, the wait for its turn included, after which the sandbox is taken for dead.
     """
 
-    timeout_s = 120.0
+    timeout_s = 600.0
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]], max_chars: int, seconds: float) -> None:
         self.parameters = {schema["function"]["name"]: schema["function"]["parameters"] for schema in schemas}
@@ -69,14 +68,10 @@ class RepositoryTools:
         does: dict[str, Callable[..., Awaitable[str]]] = {
             "search": self.search, "view": self.view, "edit": self.edit, "test": self.test, "patch": self.patch, "bash": self.bash,
         }  # fmt: skip
-        await self.ready()
-        begin = time.monotonic()
         try:
             return cut(await does[call.name](**call.arguments), self.max_chars)
         except PatchFault as fault:
             raise ToolError(str(fault)) from None
-        finally:
-            self.seconds_left -= time.monotonic() - begin
 
     async def view(self, path: str, first: int = 1, last: int | None = None) -> str:
         text = await self.read(check_path(path))
@@ -106,9 +101,6 @@ class RepositoryTools:
         return "\n".join(await self.find(text)) or "nothing found"
 
     # --- what a kind of repository does ---------------------------------------------------------------------------------------------
-
-    async def ready(self) -> None:
-        """Before the first call, on nobody's time."""
 
     async def paths(self) -> Sequence[str]:
         raise NotImplementedError
@@ -178,7 +170,9 @@ class FileTools(RepositoryTools):
         """Of the files as they are: what an agent did to the tests is its own business here."""
         word = secrets.token_hex(8)
         job = Job("tests", files=tuple(self.files.items()), calls=self._test_paths, word=word)
-        return summary(await self._pool.run(job, self._limits))
+        result = await self._pool.run(job, self._limits)
+        self.seconds_left -= result.exit.wall_s  # of the run itself: waiting for a free sandbox is not the agent's time
+        return summary(result)
 
 
 def _check_arguments(call: ToolCall, schema: Mapping[str, Any]) -> None:
