@@ -15,6 +15,7 @@ from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.observe.report_curves import curves_section, lineage_section
 from cascade_rl.observe.report_distill import distill_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
+from cascade_rl.observe.report_judge import judge_section
 from cascade_rl.observe.report_matrix import all_changes, headline, matrix_section
 from cascade_rl.observe.report_rollouts import Chosen, choose_rollouts
 from cascade_rl.observe.report_run import RunView, read_run
@@ -44,6 +45,7 @@ def page(view: RunView) -> str:
     parts = [
         _guarded(view, "matrix", first_screen),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
+        _guarded(view, "judged stages", lambda: _titled("Judged stages", "judged", judge_section(view))),
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),
         tag("h2", "Lineage", id="lineage"),

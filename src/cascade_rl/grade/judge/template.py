@@ -24,7 +24,8 @@ Compare two answers to one question. Lines that begin with "Q>" hold the questio
 Which answer serves the person who asked better? Look at whether it is right, does what was asked, is complete and comes to the point. \
 Neither length nor the order of the answers is a merit. A score says how helpful an answer is, from 1 (useless) to 5 (hard to do better). \
 The ranking is 1 where answer 1 is far better, 2 where it is better, 3 where it is a little better, 4 where answer 2 is a little better, 5 \
-where it is better, and 6 where it is far better. Reply with three lines and nothing else, in the form of these examples. If answer 1 were better:
+where it is better, and 6 where it is far better. Reply with three lines and nothing else, in the form of these examples. If answer 1 \
+were better:
 Score 1: 4
 Score 2: 2
 Ranking: 2

@@ -50,12 +50,8 @@ class JudgeTask(DrawnTask):
                 break
         ranking = NEUTRAL if first == second else ranking_of(first, second)
         said = Verdict(first, second, rng.choice((3, 4)) if first == second else int(ranking))
-        thinking = None
-        if self.thinking:
-            _, person, greeted = asked.key
-            wanted = " ".join([*asked.reference["words"], person if greeted else "none"])
-            notes = [f"{number} {answer.notes(asked)}" for number, answer in enumerate(answers, 1)]
-            thinking = "\n".join([wanted, *notes])
+        notes = [f"{number} {answer.notes(asked)}" for number, answer in enumerate(answers, 1)]
+        thinking = "\n".join(notes) if self.thinking else None
         gold = Message("assistant", write_pair(said), thinking=thinking)
         (question,) = pair_question(BRIEF_PAIR, (Message("user", asked.question),), *(answer.text for answer in answers))
         reference = {"first": first, "second": second, "ranking": ranking}
@@ -102,14 +98,18 @@ class _Answer:
     long: bool
 
     def notes(self, asked: Draft) -> str:
-        """What a careful reader notes, with the score so far behind each point: `"rain clouds 2 Mia 3 end 4 short 5"`."""
-        score = 1 + (list(self.words) == asked.reference["words"])
-        told = f"{' '.join(self.words)} {score}"
+        """What a careful reader notes: what is wanted beside what is said, and behind each point the score so far.
+
+        `"rain rain clouds clouds 2 Mia Mia 3 end 4 short 5"`. What is compared stands side by side: a small model compares neighbours.
+        """
+        wanted = asked.reference["words"]
+        score = 1 + (list(self.words) == wanted)
+        told = " ".join(f"{word} {said}" for word, said in zip(wanted, self.words, strict=True)) + f" {score}"
         if score == 1:
             return told  # off the topic: nothing else counts
         _, person, greeted = asked.key
         for note, kept in (
-            (self.name or "none", self.name == (person if greeted else "")),
+            (f"{person if greeted else 'none'} {self.name or 'none'}", self.name == (person if greeted else "")),
             ("end" if self.closes else "open", self.closes),
             ("long" if self.long else "short", not self.long),
         ):
