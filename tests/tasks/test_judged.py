@@ -52,7 +52,7 @@ def group(task: Judged, *answers: str | None, number: int = 0) -> Group:
     """None is a rollout that died."""
     prompt = task.prompts("train")[number]
     rollouts = [
-        Rollout(prompt, (), (Message("assistant", text or "", thinking="t" * i),), "stop", index=i, seed=7 + number,
+        Rollout(prompt, (), (Message("assistant", "died halfway" if text is None else text, thinking="t" * i),), "stop", index=i, seed=7 + number,
                 failure="" if text is not None else "a tool crashed")
         for i, text in enumerate(answers)
     ]  # fmt: skip

@@ -26,7 +26,8 @@ def judge_section(view: RunView) -> Html | None:
     table = tag("table", tag("thead", head), tag("tbody", *rows), class_="plain")
     note = (
         f"Means of the first and of the last {_WINDOW} steps. The rule and the second judge are no part of the reward: where they fall"
-        " while the judge's score rises, the judge is being pleased, not the reader. Wins are by the rule, on the same prompts, a tie being half."
+        " while the judge's score rises, the judge is being pleased, not the reader. Wins are by the rule, on the same prompts, a tie"
+        " being half."
     )
     return join(
         tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="judged stages"),
