@@ -12,10 +12,11 @@ from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
 from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
-from cascade_rl.records import Split
+from cascade_rl.records import Group, Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
 from cascade_rl.tasks.judged import Judged
 
@@ -64,6 +65,8 @@ def _check_data(recipe: Recipe) -> None:
         for name in stage.task_names():
             if not recipe.tasks[name].prompts("train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+        if isinstance(stage, OnPolicy):
+            stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
@@ -138,9 +141,21 @@ class _Walk:
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
+        self._check_lengths()
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
-        names = [self.start_name, *(item.checkpoint_name for item in self.plan)]
-        Matrix.load(self.run.root).keep(names)
+        shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
+        Matrix.load(self.run.root).keep([self.start_name, *shown])
+
+    def _check_lengths(self) -> None:
+        """Prompts that the model's context has no room for are refused before any work."""
+        from cascade_rl.sample.rollout import check_longest
+
+        splits: tuple[Split, ...] = ("dev", "test")
+        config = self.recipe.eval
+        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in config.tasks]
+        sampled = [name for stage in self.recipe.stages if isinstance(stage, OnPolicy) for name in stage.task_names()]
+        for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
+            check_longest(prompts, self.renderer)
 
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
@@ -153,9 +168,10 @@ class _Walk:
                 # The student of the stage comes last, also where it begins with an older checkpoint.
                 others = [told for name, told in earlier.items() if name != item.start]
                 self._run_stage(item, [*others, earlier[item.start]])
-            if isinstance(item.stage, Select):  # its checkpoint is the one before it, which has its row
-                earlier[item.stage.name] = Checkpoint(item.stage.name, earlier[item.start].name, item.dir.checkpoint)
+            if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
+            if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
+                earlier[item.stage.name] = Checkpoint(item.stage.name, earlier[item.start].name, item.dir.checkpoint)
             else:
                 earlier[item.stage.name] = Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint)
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
@@ -179,7 +195,8 @@ class _Walk:
                 f' stages were not run; change the stage, or set eval.on_regression = "warn" to go on'
             )
         if drops:
-            self.say(f'stage "{item.stage.name}": worse than before: {told}')
+            next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
+            self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
     def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint]) -> None:
         from cascade_rl.observe.progress import progress
@@ -222,6 +239,8 @@ class _Walk:
             short_audit(self.recipe.tasks[name], say=self.say)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
+        if stage in self.recipe.eval.skip:
+            return
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
             raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
 
@@ -230,7 +249,7 @@ class _Walk:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "test")
         for item in self.plan:
-            if not isinstance(item.stage, Select):
+            if not item.dir.passed_on:
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
 
     def report(self) -> None:
@@ -239,7 +258,7 @@ class _Walk:
         from cascade_rl.observe.report_distill import recoveries
         from cascade_rl.observe.report_judge import judged_tasks, wins
         from cascade_rl.observe.report_run import read_run
-        from cascade_rl.observe.tables import print_matrix, print_recovery
+        from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
@@ -254,6 +273,7 @@ class _Walk:
                 if rate.n > 1:
                     told = f"{100 * rate.mean:.1f} ± {100 * rate.stderr:.1f}%"
                     self.say(f'stage "{stage.name}", task "{task}": wins {told} against its start by {settings["task"]}, {split}')
+        print_stages(view.stages)
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 
@@ -296,6 +316,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     from cascade_rl.model.render import load_renderer
     from cascade_rl.model.sources import load_tokenizer
     from cascade_rl.observe.tables import print_matrix
+    from cascade_rl.sample.rollout import check_longest
 
     for name in tasks:
         if name not in recipe.tasks:
@@ -305,8 +326,50 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
+    for name in tasks if config.num_prompts(split) else ():
+        check_longest(suite.prompts(name, split), renderer)
     with run.lock(), _stop_on_interrupt(print) as stop:
         if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")
     print_matrix(Matrix.load(run.root), split)
     print(f"rows and scores: {run.root}")
+
+
+def filter_folder(
+    recipe: Recipe, place: Path, tasks: Sequence[str], out: Path, *, samples: int, num: int | None, keep_unsolved: float
+) -> None:
+    """`cascade filter`: answers of one checkpoint to training prompts, and a file of the prompts that are worth training on."""
+    import time
+
+    from cascade_rl.eval.keep import choose_prompts, try_prompts
+    from cascade_rl.model.render import load_renderer
+    from cascade_rl.model.sources import fingerprint, load_tokenizer
+    from cascade_rl.observe.progress import progress
+    from cascade_rl.observe.tables import print_kept
+    from cascade_rl.sample.local import LocalSampler
+
+    for name in tasks:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    folder = find_checkpoint(place)
+    renderer = load_renderer(load_tokenizer(folder), recipe.render)
+    sampler = LocalSampler(folder, dtype=recipe.model.dtype)
+    params, found, seconds = recipe.eval.sampling(), [], []
+    for name in tasks:
+        prompts, begin = recipe.tasks[name].prompts("train")[:num], time.perf_counter()
+        with progress(f"filter: {name}", len(prompts)) as bar:
+
+            def told(done: int, new: Sequence[Group], bar: Any = bar) -> None:
+                scores = [reward.value for group in new for reward in group.rewards if reward.value is not None]
+                tokens = sum(rollout.num_sampled for group in new for rollout in group.rollouts)
+                bar.step(done, {"reward": sum(scores) / len(scores)} if scores else {}, tokens=tokens)
+
+            seed = derive_seed(recipe.seed, "filter", name)
+            groups = try_prompts(sampler, renderer, recipe.tasks, prompts, samples, params, seed, told)
+        found.append(choose_prompts(groups, keep_unsolved, seed))
+        seconds.append(time.perf_counter() - begin)
+    made_of = {"model": fingerprint(folder), "samples": samples, "keep_unsolved": keep_unsolved, "seed": recipe.seed,
+               "sampling": dataclasses.asdict(params)}  # fmt: skip
+    write_json(out, {"made_of": made_of, "tasks": {kept.task: kept.told() for kept in found}})
+    print_kept(found, seconds, samples)
+    print(f'kept prompts: {out}; use them with {{ task = "{tasks[0]}", keep = "{out}" }} in an rl or distill stage')

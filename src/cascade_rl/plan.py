@@ -17,6 +17,7 @@ from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.run import RunDir, StageDir
 from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
 from cascade_rl.tasks.judged import Judged
 
@@ -97,7 +98,8 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str, used: Mapping[str
     settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
     tasks = {name: _task_settings(recipe, name) for name in stage.task_names()}
     sources = [task.task for name in stage.task_names() if isinstance(task := recipe.tasks[name], Judged)]
-    paths = [path for name in (*stage.task_names(), *sources) if (path := getattr(recipe.tasks[name], "path", ""))]
+    read = [getattr(recipe.tasks[name], key, "") for name in (*stage.task_names(), *sources) for key in ("path", "archives")]
+    paths = [path for path in read if path] + list(stage.keep_files() if isinstance(stage, OnPolicy) else ())
     files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
     for task in (recipe.tasks[name] for name in stage.task_names()):
         if isinstance(task, Judged):

@@ -35,7 +35,7 @@ class Loadable(Protocol):
 
 
 class Tools(Protocol):
-    """The live tools of one rollout: state included."""
+    """The live tools of one rollout: state included. `timeout_s`, where they have it: how long one call may take (else 20 s)."""
 
     async def call(self, call: ToolCall) -> str:
         """The result as text; raises ToolError with a text that the model may read."""
@@ -71,7 +71,8 @@ class Task(Protocol):
         ...
 
     async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
-        """The verdict; `tools` is what `open_tools` gave, in its final state."""
+        """The verdict; `tools` is what `open_tools` gave, in its final state. A task's `grade_timeout_s`, where it has one, is how
+        long a verdict may take (else 300 s)."""
         ...
 
     def open_tools(self, prompt: Prompt) -> Tools | None:

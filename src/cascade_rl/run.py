@@ -113,6 +113,11 @@ class StageDir:
         return self.root / "teachers.json"
 
     @property
+    def passed_on(self) -> bool:
+        """Whether the stage, done, trained nothing: its checkpoint is the one that it started from."""
+        return bool(read_json(self.lineage).get("passed_on"))
+
+    @property
     def done_file(self) -> Path:
         return self.root / "DONE"
 
@@ -148,6 +153,10 @@ class RunDir:
     def evals(self) -> Path:
         """Per-prompt scores and rollouts behind the matrix."""
         return self.root / "eval"
+
+    def facets(self, checkpoint: str, split: str) -> Path:
+        """Task -> prompt id -> what the prompt is like (length, depth, kind), for tables of scores."""
+        return self.evals / f"{checkpoint}.{split}.facets.json"
 
     @property
     def teachers(self) -> Path:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cascade_rl.stages.limits import first_growth
 from cascade_rl.stages.on_policy import TaskShare
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.sft import SFT, Source
@@ -69,3 +70,19 @@ def test_a_horizon_is_none_or_as_long_as_training() -> None:
 
 def test_a_constant_rate_has_no_floor() -> None:
     assert SFT(**SFT_DATA, learning_rate=1e-6, schedule="constant").learning_rate == 1e-6
+
+
+def test_growth_compares_means_of_five_steps() -> None:
+    lengths = [10.0, 30.0, 20.0, 15.0, 25.0]  # 20 on average
+    assert first_growth([*lengths, 1000.0], 0) is None, "no limit"
+    assert first_growth(lengths, 1.01) is None, "nothing to compare yet"
+    assert first_growth([*lengths, 60.0], 1.5) is None, "exactly as much is allowed: (30+20+15+25+60) / 5 is 30"
+    assert first_growth([*lengths, 61.0, 0.0], 1.5) == (6, pytest.approx(151 / 5 / 20))
+    assert first_growth([*lengths, 10.0, 60.0, 90.0], 1.5) == (8, pytest.approx(2.0))
+    assert first_growth([0.0] * 5 + [4.0] * 5, 3.0) == (9, pytest.approx(3.2)), "empty answers count as one token"
+
+
+def test_a_growth_below_one_is_no_limit() -> None:
+    for value in (1.0, 0.5, -2.0):
+        with pytest.raises(ValueError, match=f"^max_growth = {value} is a factor and must be more than 1"):
+            RL(**RL_TASKS, max_growth=value)

@@ -111,7 +111,7 @@ def _figures(groups: Sequence[Group], scores: Sequence[PromptScores]) -> dict[st
     most = max(len(samples) for samples in scores)
     figures |= {f"pass@{k}": mean_pass_at_k(scores, k) for k in (2**i for i in range(1, most.bit_length()))}
     figures["unscored"] = mean_and_stderr([[float(score is None) for score in samples] for samples in scores])
-    figures["truncated"] = over_rollouts(lambda rollout: rollout.finish == "length")
+    figures["truncated"] = over_rollouts(lambda rollout: rollout.finish != "stop")
     if any(group.prompt.tools for group in groups):
         figures["format_error_rate"] = over_rollouts(lambda rollout: rollout.format_errors > 0)
     figures["mean_tokens"] = over_rollouts(lambda rollout: rollout.num_sampled)

@@ -14,6 +14,7 @@ from pathlib import Path
 from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.observe.report_curves import curves_section, lineage_section
 from cascade_rl.observe.report_distill import distill_section
+from cascade_rl.observe.report_grid import grid_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
 from cascade_rl.observe.report_judge import judge_section
 from cascade_rl.observe.report_matrix import all_changes, headline, matrix_section
@@ -42,10 +43,12 @@ def page(view: RunView) -> str:
         changes = all_changes(view.matrix)
         return join(headline(view, changes), tag("h2", "Regression matrix", id="matrix"), matrix_section(view, changes))
 
+    documents = _guarded(view, "grid", lambda: _titled("Long documents", "documents", grid_section(view)))
     parts = [
         _guarded(view, "matrix", first_screen),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
         _guarded(view, "judged stages", lambda: _titled("Judged stages", "judged", judge_section(view))),
+        documents,
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),
         tag("h2", "Lineage", id="lineage"),
@@ -68,7 +71,8 @@ def page(view: RunView) -> str:
         tag("style", Html(style)),
     )
     learns = view.teachers or any(stage.kind == "distill" for stage in view.stages)
-    names = ("matrix", *(("distillation",) if learns else ()), "curves", "lineage", "rollouts")
+    some = [name for name, there in (("distillation", learns), ("documents", documents is not None)) if there]
+    names = ("matrix", *some, "curves", "lineage", "rollouts")
     body = join(
         tag("header", tag("h1", view.name), _subtitle(view), tag("nav", *(tag("a", name, href=f"#{name}") for name in names))),
         tag("main", *problems, *parts),

@@ -44,6 +44,7 @@ class Distill(OnPolicy):
                       by a factor within (balance_low, balance_high).
     close_below       a domain whose reverse KL falls below so many nats a token is closed: no more of its prompts (0: never).
     teacher_memory_gb weights of teachers kept in memory between steps; the rest is read from disk when its turn comes.
+    only_if_behind    pass the start on untrained where it is the teacher of every domain: there is nothing to win back.
     """
 
     NOT_IN_FINGERPRINT = (*OnPolicy.NOT_IN_FINGERPRINT, "teacher_memory_gb")
@@ -66,6 +67,7 @@ class Distill(OnPolicy):
     balance_high: float = 20.0
     close_below: float = 0.0
     teacher_memory_gb: float = 1.0
+    only_if_behind: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,16 +111,20 @@ class Distill(OnPolicy):
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
         from cascade_rl.sample.local import LocalSampler
-        from cascade_rl.stages.feed import Feed
 
         chosen = self.choose(ctx)
+        told = {"student": ctx.earlier[-1].name, "teachers": {domain: teacher.name for domain, teacher in chosen.items()}}
+        if self.only_if_behind and set(told["teachers"].values()) == {told["student"]}:
+            ctx.note("not needed: no earlier checkpoint is better at any domain")
+            ctx.pass_on(**told)
+            return
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         teachers = self._open(chosen, ctx, dtype_name(policy))
         if self.form != "sampled_token":
             teachers.heads()  # teachers that cannot be compared are refused before step 1
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
-        feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)
+        feed = self.feed(ctx)
         collector = Collector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
         sampler.load(policy.weights(), version=first)
@@ -142,10 +148,7 @@ class Distill(OnPolicy):
                 bar.step(step + 1, {"reverse KL": _mean_kl(gaps)}, tokens=batch.num_sampled)
                 self._close(feed, gaps, ctx)
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
-        ctx.finish(
-            policy.save, {"prompts": feed.draws, "rollouts": feed.draws * self.group_size},
-            student=ctx.earlier[-1].name, teachers={domain: told.name for domain, told in chosen.items()},
-        )  # fmt: skip
+        ctx.finish(policy.save, {"prompts": feed.draws, "rollouts": feed.draws * self.group_size}, **told)
 
     # --- teachers -------------------------------------------------------------------------------------------------------------
 

@@ -154,6 +154,12 @@ class SFT:
             )
         if too_long:
             ctx.note(f'{len(too_long)} samples of "{source.label}" skipped: longer than {self.pack_tokens} tokens')
+        longest = max(samples, key=len, default=None)
+        if longest is not None and ctx.renderer.max_context is not None and len(longest) > ctx.renderer.max_context:
+            raise DataError(
+                f'stage "{self.name}": {longest.source} has {len(longest)} tokens and the model takes {ctx.renderer.max_context};'
+                f' set pack_tokens = {ctx.renderer.max_context} and too_long = "skip", or take a model with a longer context'
+            )
         if not samples:
             raise DataError(f'stage "{self.name}": "{source.label}" has no sample to train on')
         return samples
