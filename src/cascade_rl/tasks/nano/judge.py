@@ -42,6 +42,7 @@ class JudgeTask(DrawnTask):
     def draw(self, rng: random.Random) -> Draft:
         chat = ChatTask()
         asked = chat.draw(rng)
+        assert isinstance(asked.question, str)
         wants_tie = rng.random() < self.tie_share
         while True:
             answers = [self._answer(rng, asked) for _ in range(2)]
@@ -131,6 +132,7 @@ def off_topic(rng: random.Random, topic: str) -> tuple[str, tuple[str, ...]]:
 
 def helpfulness(chat: ChatTask, asked: Draft, answer: str) -> int:
     """1 off the topic, else 2 and one more for each further rule that is kept."""
+    assert isinstance(asked.question, str)
     prompt = Prompt("", chat.name, chat.domain, "train", (Message("user", asked.question),), reference=asked.reference)
     parts = chat.judge(gold_rollout(prompt, (Message("assistant", answer),)), answer, None).parts
     return 1 + sum(kept > 0 for kept in parts.values()) if parts["on_topic"] else 1
