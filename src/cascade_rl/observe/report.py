@@ -47,7 +47,7 @@ def page(view: RunView) -> str:
     parts = [
         _guarded(view, "matrix", first_screen),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
-        _guarded(view, "judged stages", lambda: _titled("Judged stages", "judged", judge_section(view))),
+        _guarded(view, "judges", lambda: _titled("Judges", "judges", judge_section(view))),
         documents,
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),

@@ -1,6 +1,6 @@
 """RLHF: what the judge said over a stage, what a rule that no reward saw said meanwhile, and who won against the stage's start."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cascade_rl.eval.stats import Estimate, win_rate
@@ -16,23 +16,53 @@ _SHOWN = (
 )  # fmt: skip
 
 
+_METRICS = (
+    "agreement", "agreement_first", "agreement_second", "prefers_first", "agreement_unsure", "agreement_sure", "agreement_certain",
+    "parsed",
+)  # fmt: skip
+
+
 def judge_section(view: RunView) -> Html | None:
-    """None for a run without a judged stage."""
+    """None for a run that has neither a judged stage nor a measured judge."""
+    shown = [part for part in (_stages(view), _judges(view)) if part is not None]
+    return join(*shown) if shown else None
+
+
+def _judges(view: RunView) -> Html | None:
+    """Checkpoints as judges of labelled pairs: agreement, by position and by how sure the verdict was."""
+    rows = []
+    for split in ("test", "dev"):
+        for checkpoint, stage in view.matrix.checkpoints(split).items():
+            for task in view.matrix.tasks(split):
+                found = [view.matrix.row(checkpoint, task, split, metric) for metric in _METRICS]
+                if found[0] is None:
+                    continue
+                told = [f"{100 * row.mean:.1f} of {row.n}" if row else "–" for row in found]
+                head = tag("th", stage, scope="row", title=checkpoint)
+                rows.append(tag("tr", head, tag("td", f"{task}, {split}"), *(tag("td", cell) for cell in told)))
+    if not rows:
+        return None
+    names = ("after stage", "pairs", *(metric.replace("_", " ") for metric in _METRICS))
+    return join(tag("h3", "Checkpoints as judges, in % of so many verdicts"), _table(names, rows, "judges"))
+
+
+def _table(names: Sequence[str], rows: Sequence[Html], label: str) -> Html:
+    head = tag("tr", *(tag("th", name, scope="col") for name in names))
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="plain")
+    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def _stages(view: RunView) -> Html | None:
     rows = [_row(view, stage, task) for stage in view.stages for task in judged_tasks(view, stage) if stage.metrics]
     if not rows:
         return None
     names = ("stage", "task", *(title for _, title in _SHOWN), "wins against its start")
-    head = tag("tr", *(tag("th", name, scope="col") for name in names))
-    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="plain")
     note = (
         f"Means of the first and of the last {_WINDOW} steps. The rule and the second judge are no part of the reward: where they fall"
         " while the judge's score rises, the judge is being pleased, not the reader. Wins are by the rule, on the same prompts, a tie"
         " being half."
     )
-    return join(
-        tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="judged stages"),
-        tag("p", note, class_="legend"),
-    )
+    return join(_table(names, rows, "judged stages"), tag("p", note, class_="legend"))
 
 
 def judged_tasks(view: RunView, stage: StageView) -> dict[str, Mapping[str, Any]]:
