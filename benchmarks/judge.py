@@ -2,9 +2,11 @@
 
     python benchmarks/judge.py --pairs Dataset.json                                  # SmolLM2 in this process
     python benchmarks/judge.py --pairs Dataset.json --endpoint own                   # the same model behind our own HTTP server
+    python benchmarks/judge.py --pairs nano.judge --num 400 --model runs/nano/stages/03-judge-1a2b3c4d/checkpoint --thinking
     python benchmarks/judge.py --pairs Dataset.json --endpoint http://host/v1 --model NAME --key-env MY_KEY
 
-Pairs: LLMBar's layout, TRL's or HelpSteer3's (docs/judge.md). Each is asked in both orders. A judge at chance agrees with half.
+Pairs: a file in LLMBar's layout, TRL's or HelpSteer3's (docs/judge.md), each asked in both orders; or "nano.judge", the test pairs of the
+nano world, each in one order drawn at random. A judge at chance agrees with half.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from cascade_rl.model.sources import resolve
 from cascade_rl.protocols import Chat
 from cascade_rl.sample.judges import open_judge
 from cascade_rl.tasks.files import evenly
+from cascade_rl.tasks.nano.judge import JudgeTask
 from cascade_rl.tasks.preference import Preference
 
 
@@ -50,13 +53,16 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--endpoint", default="", help='a url, or "own": this project\'s server')
     parser.add_argument("--key-env", default="")
-    parser.add_argument("--template", default="full")
+    parser.add_argument("--template", default="examples", help="of a file's pairs (default: the one for small models)")
     parser.add_argument("--thinking", action="store_true")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--max-new-tokens", type=int, default=100)
     args = parser.parse_args()
-    task = Preference(path=args.pairs, split="test", template=args.template, reward="agreement")
-    asked = task.prompts("test")
-    prompts = [prompt for pair in evenly(range(len(asked) // 2), args.num) for prompt in asked[2 * pair : 2 * pair + 2]]
+    nano = args.pairs == "nano.judge"
+    if nano:
+        prompts = list(JudgeTask(num_test=args.num or 200).prompts("test"))
+    else:
+        asked = Preference(path=args.pairs, split="test", template=args.template).prompts("test")
+        prompts = [prompt for pair in evenly(range(len(asked) // 2), args.num) for prompt in asked[2 * pair : 2 * pair + 2]]
     begin = time.perf_counter()
     with judge(args) as chat:
         replies = chat.reply([prompt.messages for prompt in prompts], list(range(len(prompts))))
@@ -68,13 +74,15 @@ def main() -> None:
         for reply, prompt in zip(replies, prompts, strict=True)
     ]
     parts = [reward.parts if reward else {"parsed": 0.0} for reward in rewards]
-    print(f"{len(prompts)} questions ({len(prompts) // 2} pairs in both orders) in {seconds:.0f} s")
-    for name in ("parsed", "agreement", "agreement_first", "agreement_second", "prefers_first"):
+    print(f"{len(prompts)} questions ({'each pair in one order' if nano else 'each pair in both orders'}) in {seconds:.0f} s")
+    for name in ("parsed", "agreement", "agreement_first", "agreement_second", "prefers_first",
+                 "agreement_unsure", "agreement_sure", "agreement_certain"):  # fmt: skip
         values = [told[name] for told in parts if name in told]
         print(f"{name:18} {fmean(values):6.1%}  of {len(values)}" if values else f"{name:18}      –")
     orders = [(parts[i].get("prefers_first"), parts[i + 1].get("prefers_first")) for i in range(0, len(parts) - 1, 2)]
     both = [one != two for one, two in orders if one is not None and two is not None]
-    print(f"{'same in both orders':18} {fmean(both):6.1%}  of {len(both)} pairs" if both else "no pair with two verdicts")
+    if both and not nano:
+        print(f"{'same in both orders':18} {fmean(both):6.1%}  of {len(both)} pairs")
     silent = [reply.failure for reply in replies if reply.failure] + [r.why for r in rewards if r and not r.parts["parsed"]]
     if silent:
         print(f"without a verdict: {len(silent)}; the first: {silent[0][:160]}")

@@ -211,6 +211,9 @@ def test_a_run_with_a_judge_of_its_own(recipe_file: Path, finished: Path) -> Non
     assert all(line["part.silent"] < 0.5 for line in lines)
     assert {"part.rule", "part.rule_agreement", "part.answer_chars", "kl_start"} <= lines[0].keys()
     assert sum(line["num_samples"] for line in lines) > 0
+    page = run.report.read_text()
+    assert 'id="judges"' in page
+    assert "letters, test" in page, "wins by the held-out rule against the stage's start"
 
 
 def test_a_branch_is_no_regression_and_none_is_one_against_it(finished: Path) -> None:

@@ -256,6 +256,7 @@ class _Walk:
         from cascade_rl.eval.matrix import Matrix
         from cascade_rl.observe.report import build
         from cascade_rl.observe.report_distill import recoveries
+        from cascade_rl.observe.report_judge import judged_tasks, wins
         from cascade_rl.observe.report_run import read_run
         from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 
@@ -267,6 +268,11 @@ class _Walk:
         for stage in view.stages:
             split, found = recoveries(view, stage)
             print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
+            for task, settings in judged_tasks(view, stage).items():
+                split, rate = wins(view, stage, settings)
+                if rate.n > 1:
+                    told = f"{100 * rate.mean:.1f} ± {100 * rate.stderr:.1f}%"
+                    self.say(f'stage "{stage.name}", task "{task}": wins {told} against its start by {settings["task"]}, {split}')
         print_stages(view.stages)
         build(self.run.root)
         self.say(f"report: {self.run.report}")

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from cascade_rl.eval.stats import Estimate, holm, mean_and_stderr, mean_pass_at_k, paired, pass_at_k, sign_flip_p
+from cascade_rl.eval.stats import Estimate, holm, mean_and_stderr, mean_pass_at_k, paired, pass_at_k, sign_flip_p, win_rate
 
 
 def test_mean_and_stderr_by_hand():
@@ -124,3 +124,13 @@ def test_holm_by_hand():
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_a_win_rate_counts_ties_as_half_and_shared_prompts_alone() -> None:
+    before = {"a": [0.5], "b": [1.0], "c": [0.0, 1.0], "d": [None], "e": [1.0]}
+    after = {"a": [1.0], "b": [1.0], "c": [1.0, None], "d": [1.0], "f": [1.0]}
+    rate = win_rate(before, after)
+    assert rate.n == 3
+    assert rate.mean == pytest.approx((1 + 0.5 + 0.75) / 3)  # c: a win and a tie
+    assert win_rate(before, before).mean == pytest.approx(0.5)
+    assert win_rate({}, after).n == 0

@@ -1,5 +1,6 @@
 """An RL stage whose judge sits behind an endpoint that misbehaves: the run goes on, shares are told, and a limit stops it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,16 @@ def test_no_key_is_ever_written(model: Path, tmp_path: Path, monkeypatch: pytest
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any("refused" in file.read_text(errors="ignore") or "HTTP 401" in file.read_text(errors="ignore") for file in files)
     assert not [file for file in files if b"sk-very-secret" in file.read_bytes()]
+
+
+def test_a_warning_of_the_watch_is_said_and_kept(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cascade_rl.stages.watch import HackingWatch
+
+    monkeypatch.setattr(HackingWatch, "add", lambda self, metrics: [f"judge at {metrics['part.judge']:.2f}"])
+    said: list[str] = []
+    with serving(verdict) as server:
+        run_recipe(recipe(model, server.url, steps=1), tmp_path, say=said.append)
+    (stage,) = (StageDir(place) for place in (tmp_path / "stages").iterdir())
+    (note,) = json.loads(stage.lineage.read_text())["notes"]
+    assert note.startswith("judge at ")
+    assert f'stage "rl": {note}' in said

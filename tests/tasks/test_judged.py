@@ -51,11 +51,13 @@ def judged(judge: Judge | None = None, second: Judge | None = None, **settings) 
 def group(task: Judged, *answers: str | None, number: int = 0) -> Group:
     """None is a rollout that died."""
     prompt = task.prompts("train")[number]
-    rollouts = [
-        Rollout(prompt, (), (Message("assistant", text or "", thinking="t" * i),), "stop", index=i, seed=7 + number,
-                failure="" if text is not None else "a tool crashed")
-        for i, text in enumerate(answers)
-    ]  # fmt: skip
+
+    def rollout(i: int, text: str | None) -> Rollout:
+        said = Message("assistant", "died halfway" if text is None else text, thinking="t" * i)
+        failure = "a tool crashed" if text is None else ""
+        return Rollout(prompt, (), (said,), "stop", index=i, seed=7 + number, failure=failure)
+
+    rollouts = [rollout(i, text) for i, text in enumerate(answers)]
     return Group(prompt, tuple(rollouts))
 
 

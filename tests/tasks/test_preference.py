@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from cascade_rl.eval.audit import audit_task
 from cascade_rl.grade.judge.verdict import Label, parse_pair
 from cascade_rl.protocols import gold_rollout
 from cascade_rl.records import Message, Prompt, Reward
+from cascade_rl.tasks.drawn import Draft
 from cascade_rl.tasks.files import Row
-from cascade_rl.tasks.nano.judge import JudgeTask
+from cascade_rl.tasks.nano.judge import JudgeTask, noted, off_topic
 from cascade_rl.tasks.preference import Preference, read_pair, swapped
 
 LLMBAR = {"input": "Name a color.", "output_1": "Red.", "output_2": "Seven.", "label": 1}
@@ -134,10 +137,28 @@ def test_nano_ties_only_where_asked_for() -> None:
 
 
 def test_the_demonstrated_reasoning_ends_with_the_scores() -> None:
-    nano = JudgeTask(num_train=300)
-    wrong = 0
-    for prompt in nano.prompts("train"):
+    for prompt in JudgeTask(num_train=400).prompts("train"):
         notes = (prompt.gold[0].thinking or "").splitlines()
-        scores = [int(line.split()[-1]) for line in notes[1:]]
-        wrong += scores != [prompt.reference["first"], prompt.reference["second"]]
-    assert wrong <= 6  # an answer off its topic may have the topic's words by accident
+        assert [int(line.split()[-1]) for line in notes] == [prompt.reference["first"], prompt.reference["second"]]
+
+
+def test_notes_name_what_is_wanted_beside_what_is_said() -> None:
+    reference = {"greet": "Mia", "words": ["rain", "clouds"]}
+    asked = Draft(["why rain falls", "Mia", True], "Hi, I am Mia. Say why rain falls.", (), reference, True)
+    good, words = "Hi Mia! Rain falls when clouds are full of water.", ("rain", "clouds")
+    assert noted(asked, f"{good} Take care!", "Mia", words).notes == "rain rain clouds clouds 2 Mia Mia 3 end 4 short 5"
+    assert noted(asked, good.replace("Mia", "Tom"), "Tom", words).notes == "rain rain clouds clouds 2 Mia Tom 2 open 2 short 3"
+    assert noted(asked, good.removeprefix("Hi Mia! "), "", words).notes == "rain rain clouds clouds 2 Mia none 2 open 2 short 3"
+    assert noted(asked, "Hi Mia! Rain falls whe. Take care!", "Mia", ("rain", "no")).notes == "rain rain clouds no 1"
+
+
+def test_faults_of_a_topic_are_seldom_none() -> None:
+    rng = random.Random(0)
+    made = [off_topic(rng, "why rain falls") for _ in range(300)]
+    on_topic = 0
+    for text, words in made:
+        there = set(re.findall(r"\w+", text.casefold()))
+        assert all(word in there for word in words if word != "no")
+        on_topic += {"rain", "clouds"} <= there
+    assert on_topic < 60
+    assert len({text for text, _ in made}) > 60

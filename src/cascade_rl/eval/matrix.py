@@ -23,6 +23,8 @@ from cascade_rl.run import RunDir, read_json, write_atomic
 ACCURACY = "accuracy"
 SIGNIFICANT = 0.05  # level of a row's tests after the correction for its number of tasks
 
+_SHARES = (ACCURACY, "unscored", "truncated", "format_error_rate", "parsed", "prefers_first")
+
 Verdict = Literal["rise", "drop", "same"]
 TaskScores = Mapping[str, PromptScores]  # prompt id -> scores
 
@@ -53,6 +55,11 @@ class Change:
         if self.p_holm > SIGNIFICANT:
             return "same"
         return "rise" if self.paired.difference > 0 else "drop"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, to be shown in percent; others are tokens, scores, or parts of a reward in a unit of their own."""
+    return metric in _SHARES or metric.startswith(("pass@", "agreement"))
 
 
 def evaluate(groups: Iterable[Group], *, stage: str, checkpoint: str, split: Split) -> Evaluation:

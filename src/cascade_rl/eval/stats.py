@@ -86,6 +86,20 @@ def mean_pass_at_k(prompts: Sequence[PromptScores], k: int) -> Estimate:
     return _estimate(figures, unscored)
 
 
+def win_rate(before: Mapping[str, PromptScores], after: Mapping[str, PromptScores]) -> Estimate:
+    """How often `after` beats `before` on a prompt, over the prompts that both have; a tie is half a win, so no change is one half.
+
+    With several samples a prompt: the share of all pairs of its samples.
+    """
+    rates: list[PromptScores] = []
+    for prompt in before.keys() & after.keys():
+        olds = [score for score in before[prompt] if score is not None]
+        news = [score for score in after[prompt] if score is not None]
+        wins = [0.5 if new == old else float(new > old) for new in news for old in olds]
+        rates.append([math.fsum(wins) / len(wins) if wins else None])
+    return mean_and_stderr(rates)
+
+
 def paired(a: Mapping[str, PromptScores], b: Mapping[str, PromptScores], seed: int = 0) -> Paired:
     """Compares two checkpoints on the same prompts (prompt id -> scores), in the direction b - a.
 

@@ -16,6 +16,7 @@ from cascade_rl.observe.report_curves import curves_section, lineage_section
 from cascade_rl.observe.report_distill import distill_section
 from cascade_rl.observe.report_grid import grid_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
+from cascade_rl.observe.report_judge import judge_section
 from cascade_rl.observe.report_matrix import all_changes, headline, matrix_section
 from cascade_rl.observe.report_rollouts import Chosen, choose_rollouts
 from cascade_rl.observe.report_run import RunView, read_run
@@ -46,6 +47,7 @@ def page(view: RunView) -> str:
     parts = [
         _guarded(view, "matrix", first_screen),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
+        _guarded(view, "judges", lambda: _titled("Judges", "judges", judge_section(view))),
         documents,
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),

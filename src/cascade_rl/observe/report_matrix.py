@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
+from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, is_share, significant_changes
 from cascade_rl.observe.report_html import Html, duration, join, large, number, tag
 from cascade_rl.observe.report_run import RunView
 from cascade_rl.records import EvalRow, Split
@@ -17,6 +17,16 @@ METRIC_NOTES = {
     "truncated": "share of samples that ran into the token limit",
     "format_error_rate": "share of samples with a malformed tool call",
     "mean_tokens": "sampled tokens an answer",
+    "parsed": "share of a judge's answers that are a verdict",
+    "agreement": "share of a judge's verdicts that prefer what the label prefers",
+    "agreement_first": "the same where the label prefers the first answer",
+    "agreement_second": "the same where the label prefers the second answer",
+    "prefers_first": "share of verdicts for the first answer; without a bias as many as labels",
+    "agreement_unsure": "agreement where the ranking is 3 or 4",
+    "agreement_sure": "agreement where the ranking is 2 or 5",
+    "agreement_certain": "agreement where the ranking is 1 or 6",
+    "score_error": "distance of the scores from the label's, of 4 at most",
+    "ranking_error": "distance of the ranking from the label's, of 5 at most",
 }
 
 
@@ -117,12 +127,12 @@ def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, *, hidde
         cells = []
         for task in tasks:
             row = rows.get((checkpoint, task))
-            peak = 1.0 if _is_share(metric) else peaks[task]
+            peak = 1.0 if is_share(metric) else peaks[task]
             unscored = matrix.row(checkpoint, task, split, "unscored") if metric == ACCURACY else None
             cells.append(_cell(row, changes.get((checkpoint, task)), peak, unscored, stages))
         fingerprint = checkpoint.rpartition("-")[2]
         body.append(tag("tr", tag("th", tag("span", stage), tag("small", fingerprint), scope="row", title=checkpoint), *cells))
-    unit = " in %" if _is_share(metric) else ""
+    unit = " in %" if is_share(metric) else ""
     note = METRIC_NOTES.get(metric, "chance that at least one of k samples gets full marks" if metric.startswith("pass@") else "")
     told = tag("div", tag("b", f"{metric}, {split}"), f": mean ± standard error over prompts{unit}", f"; {note}" if note else "")
     corner = tag("th", tag("span", "after stage"), scope="col")
@@ -153,7 +163,7 @@ def _cell(row: EvalRow | None, change: Change | None, peak: float, unscored: Eva
     if unscored and unscored.mean > 0:
         said += f"; {100 * unscored.mean:.1f}% of its samples unscored"
         mark = join(mark, tag("em", f"{100 * unscored.mean:.2g}% unscored", class_="unscored"))
-    scale = 100 if _is_share(row.metric) else 1
+    scale = 100 if is_share(row.metric) else 1
     error = tag("small", f"±{_error(row.stderr, scale)}") if math.isfinite(row.stderr) else None
     link = tag(
         "a", tag("span", tag("b", f"{row.mean * scale:.1f}"), " ", error), mark,
@@ -199,12 +209,8 @@ def _signed(change: Change) -> str:
     return f"{'▲' if change.verdict == 'rise' else '▼'} {100 * change.paired.difference:+.1f}"
 
 
-def _is_share(metric: str) -> bool:
-    return metric != "mean_tokens"
-
-
 def _figure(row: EvalRow) -> str:
-    scale, unit = (100, "%") if _is_share(row.metric) else (1, "")
+    scale, unit = (100, "%") if is_share(row.metric) else (1, "")
     return f"{row.mean * scale:.1f} ± {_error(row.stderr, scale)}{unit}"
 
 

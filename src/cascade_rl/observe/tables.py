@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade_rl.eval.keep import Kept
-from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
+from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, is_share, significant_changes
 from cascade_rl.eval.teachers import Recovery
 from cascade_rl.observe.report_html import duration
 from cascade_rl.observe.report_run import StageView
@@ -42,9 +42,7 @@ def print_matrix(matrix: Matrix, split: Split = "dev", metric: str = ACCURACY, c
         return Text(_figure(row) + mark, style=style) if row else Text("–", style="dim")
 
     turned = 12 + 15 * len(tasks) > min(console.width, READABLE)
-    table = Table(
-        title=f"{metric}, {split}: mean ± standard error" + (" in %" if _is_share(metric) else ""), title_justify="left"
-    )
+    table = Table(title=f"{metric}, {split}: mean ± standard error" + (" in %" if is_share(metric) else ""), title_justify="left")
     table.add_column("task" if turned else "stage", style="bold")
     for name in stages.values() if turned else tasks:
         table.add_column(Text(name), justify="right")
@@ -106,11 +104,7 @@ def _output() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=1000)
 
 
-def _is_share(metric: str) -> bool:
-    return metric != "mean_tokens"
-
-
 def _figure(row: EvalRow) -> str:
-    scale = 100.0 if _is_share(row.metric) else 1.0
+    scale = 100.0 if is_share(row.metric) else 1.0
     error = f" ±{row.stderr * scale:4.1f}" if math.isfinite(row.stderr) else ""
     return f"{row.mean * scale:.1f}{error}"

@@ -33,7 +33,7 @@ class Judged:
     second          another judge, only watched: how far it agrees is logged.
     mode            "pair": answers of a group are compared; "point": each is scored by itself.
     pairs           "all" (the paper) or "circular", each answer with the next; both_orders: each pair also the other way round.
-    template        "full", "brief" (for a judge trained on that form), or a text file.
+    template        "full", "brief" (for a judge trained on that form), "examples" (for small models), or a text file.
     thinking_only   every prompt is answered in thinking mode (the paper: both modes cost instruction following).
     length_weight   of the adjustment for being shorter than the group, for thinking and answer apart (0: off).
     short_bonus     for the shortest thinking and the shortest answer, if their base score reaches the quantile short_gate (0: off).

@@ -28,7 +28,7 @@ class Preference(FileTask):
 
     both_orders: each pair comes twice, the second time with its answers exchanged, in one split: a judge of position learns nothing.
     reward: "distance", the paper's, or "agreement", 1 where the preference is right; format_weight, ranking_weight: its C1 and C2.
-    template: "full", "brief", or a text file.
+    template: "full", "brief", "examples", or a text file.
     """
 
     thinking: bool = True

@@ -7,9 +7,10 @@ Every line of data carries a prefix (`Q> `, `1> `, `2> `). Whatever an answer sa
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from cascade_rl.errors import RecipeError
-from cascade_rl.records import Message
+from cascade_rl.records import Message, Role
 
 PAIR = """\
 Compare two answers to one question. Lines that begin with "Q>" hold the question, lines with "1>" the first answer and lines with \
@@ -53,33 +54,71 @@ Your line:"""
 BRIEF_PAIR = "{{question}}\n{{answer_1}}\n{{answer_2}}"
 BRIEF_POINT = "{{question}}\n{{answer}}"
 
-BUILT_IN = {"pair": {"full": PAIR, "brief": BRIEF_PAIR}, "point": {"full": POINT, "brief": BRIEF_POINT}}
+# Shows the form by two verdicts that were given before, the first for answer 1, the second for answer 2: for small models.
+EXAMPLES_PAIR = """\
+Compare two answers to one question: score each from 1 (useless) to 5 (hard to do better), and rank them from 1 (answer 1 is far better) \
+to 6 (answer 2 is far better).
+
+Q> What is the capital of Norway?
+1> Oslo.
+2> Norway has many fjords.
+=== assistant ===
+Score 1: 5
+Score 2: 1
+Ranking: 1
+=== user ===
+Q> Name three colors.
+1> Red and blue.
+2> Red, blue and green.
+=== assistant ===
+Score 1: 3
+Score 2: 5
+Ranking: 5
+=== user ===
+{{question}}
+{{answer_1}}
+{{answer_2}}"""
+
+BUILT_IN = {
+    "pair": {"full": PAIR, "brief": BRIEF_PAIR, "examples": EXAMPLES_PAIR},
+    "point": {"full": POINT, "brief": BRIEF_POINT},
+}
 PLACES = {"pair": ("question", "answer_1", "answer_2"), "point": ("question", "answer")}
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_TURN = re.compile(r"^=== (user|assistant) ===\n", re.MULTILINE)
 _CONTROL = re.compile(r"<(?=\||/?think>)")  # the opening of what some servers would read as a token of the conversation itself
 
 
 def load_template(name: str, mode: str, where: str) -> str:
-    """The text of a built-in template ("full", "brief") or of a file; RecipeError unless it has each place exactly once."""
+    """The text of a built-in template ("full", "brief", "examples") or of a file; RecipeError unless it has each place exactly once.
+
+    Lines `=== assistant ===` and `=== user ===` begin turns of their own: verdicts on made-up examples before the real question.
+    """
     if name in BUILT_IN[mode]:
         return BUILT_IN[mode][name]
     try:
         text = Path(name).expanduser().read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(
-            f'{where}: template "{name}" cannot be read ({error}); expected "full", "brief", or a text file, by a path from the'
+            f'{where}: template "{name}" cannot be read ({error}); expected {", ".join(BUILT_IN[mode])}, or a text file, by a path from the'
             " recipe's folder"
         ) from None
     found, wanted = _PLACE.findall(text), PLACES[mode]
     if sorted(found) != sorted(wanted):
         told = ", ".join(f"{{{{{place}}}}}" for place in wanted)
         raise RecipeError(f"{where}: template {name} must have {told} once each and no other place; it has {found or 'none'}")
+    if _TURN.split(text)[-2:-1] == ["assistant"]:
+        raise RecipeError(
+            f"{where}: template {name} ends with a turn of the assistant; the question comes last, in one of the user"
+        )
     return text
 
 
-def fill(template: str, texts: Mapping[str, str]) -> str:
-    """The template with fenced texts in its places. Places inside the texts stay as they are written."""
-    return _PLACE.sub(lambda match: texts[match[1]], template)
+def fill(template: str, texts: Mapping[str, str]) -> tuple[Message, ...]:
+    """The template's turns with fenced texts in their places. Places and turns inside the texts stay as they are written."""
+    first, *rest = _TURN.split(template)
+    turns = [("user", first), *zip(rest[::2], rest[1::2], strict=True)]
+    return tuple(Message(cast(Role, role), _PLACE.sub(lambda match: texts[match[1]], text.rstrip("\n"))) for role, text in turns)
 
 
 def fence(text: str, mark: str) -> str:
@@ -101,9 +140,9 @@ def asked(messages: Sequence[Message]) -> str:
 def pair_question(template: str, messages: Sequence[Message], first: str, second: str) -> tuple[Message, ...]:
     """What a judge is asked about two answers to `messages`, in the order in which they are shown."""
     texts = {"question": fence(asked(messages), "Q"), "answer_1": fence(first, "1"), "answer_2": fence(second, "2")}
-    return (Message("user", fill(template, texts)),)
+    return fill(template, texts)
 
 
 def point_question(template: str, messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
     """What a judge is asked about one answer to `messages`."""
-    return (Message("user", fill(template, {"question": fence(asked(messages), "Q"), "answer": fence(answer, "1")})),)
+    return fill(template, {"question": fence(asked(messages), "Q"), "answer": fence(answer, "1")})

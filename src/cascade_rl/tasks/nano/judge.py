@@ -5,6 +5,7 @@ Answers are made with controlled faults. The rule says how helpful each is (1 to
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -42,20 +43,17 @@ class JudgeTask(DrawnTask):
     def draw(self, rng: random.Random) -> Draft:
         chat = ChatTask()
         asked = chat.draw(rng)
+        assert isinstance(asked.question, str)
         wants_tie = rng.random() < self.tie_share
         while True:
             answers = [self._answer(rng, asked) for _ in range(2)]
-            first, second = (helpfulness(chat, asked, answer.text) for answer in answers)
+            first, second = (answer.score for answer in answers)
             if answers[0].text != answers[1].text and (first == second) == wants_tie:
                 break
         ranking = NEUTRAL if first == second else ranking_of(first, second)
         said = Verdict(first, second, rng.choice((3, 4)) if first == second else int(ranking))
-        thinking = None
-        if self.thinking:
-            _, person, greeted = asked.key
-            wanted = " ".join([*asked.reference["words"], person if greeted else "none"])
-            notes = [f"{number} {answer.notes(asked)}" for number, answer in enumerate(answers, 1)]
-            thinking = "\n".join([wanted, *notes])
+        notes = [f"{number} {answer.notes}" for number, answer in enumerate(answers, 1)]
+        thinking = "\n".join(notes) if self.thinking else None
         gold = Message("assistant", write_pair(said), thinking=thinking)
         (question,) = pair_question(BRIEF_PAIR, (Message("user", asked.question),), *(answer.text for answer in answers))
         reference = {"first": first, "second": second, "ranking": ranking}
@@ -70,22 +68,23 @@ class JudgeTask(DrawnTask):
     def _answer(self, rng: random.Random, asked: Draft) -> "_Answer":
         """An answer each of whose parts may be at fault: the greeting, the topic, the close, the length."""
         topic, person, greeted = asked.key
-        name = person
-        if greeted and self._faulty(rng):
-            name = "" if rng.random() < 0.6 else rng.choice([other for other in NAMES if other != person])
-        elif not greeted and not self._faulty(rng):
-            name = ""
+        name = person if greeted else ""
+        if self._faulty(rng):
+            name = "" if greeted and rng.random() < 0.6 else rng.choice([other for other in NAMES if other != name])
         explanation, words = next((text, words) for known, text, words in TOPICS if known == topic)
+        others = [text for known, text, _ in TOPICS if known != topic]
         if self._faulty(rng):
             explanation, words = off_topic(rng, topic)
         hello = f"{rng.choice(GREETINGS)} {name}! " if name else ""
-        close = "" if self._faulty(rng) else f" {rng.choice(CLOSES)}"
-        more = ""
-        if long := self._faulty(rng):
-            others = [text for known, text, _ in TOPICS if known != topic]
-            while len(f"{hello}{explanation}{more}{close}".split()) <= ChatTask.max_words:
-                more += f" {rng.choice([explanation, *others])}"
-        return _Answer(f"{hello}{explanation}{more}{close}", words, name, bool(close), long)
+        close = rng.choice(CLOSES)
+        if self._faulty(rng):
+            close = "" if rng.random() < 0.7 else close[: rng.randrange(1, 6)]
+        text = " ".join(filter(None, [f"{hello}{explanation}".strip(), close]))
+        if self._faulty(rng):
+            while len(text.split()) <= ChatTask.max_words:
+                explanation += f" {rng.choice([explanation, *others])}"
+                text = " ".join(filter(None, [f"{hello}{explanation}".strip(), close]))
+        return noted(asked, text, name, words)
 
     def _faulty(self, rng: random.Random) -> bool:
         return rng.random() < self.fault_share
@@ -93,44 +92,58 @@ class JudgeTask(DrawnTask):
 
 @dataclass(frozen=True)
 class _Answer:
-    """An answer and what it was made of: its topic's words, who is greeted, whether it closes, whether it is long."""
+    """An answer, its score by the chat task's rule, and what a careful reader notes of it."""
 
     text: str
-    words: tuple[str, ...]
-    name: str
-    closes: bool
-    long: bool
+    score: int
+    notes: str
 
-    def notes(self, asked: Draft) -> str:
-        """What a careful reader notes, with the score so far behind each point: `"rain clouds 2 Mia 3 end 4 short 5"`."""
-        score = 1 + (list(self.words) == asked.reference["words"])
-        told = f"{' '.join(self.words)} {score}"
-        if score == 1:
-            return told  # off the topic: nothing else counts
-        _, person, greeted = asked.key
-        for note, kept in (
-            (self.name or "none", self.name == (person if greeted else "")),
-            ("end" if self.closes else "open", self.closes),
-            ("long" if self.long else "short", not self.long),
+
+def noted(asked: Draft, text: str, name: str, words: Sequence[str]) -> _Answer:
+    """An answer with the rule's score and its notes: what is wanted beside what is said, and behind each point the score so far.
+
+    `"rain rain clouds clouds 2 Mia Mia 3 end 4 short 5"`; `"rain sea clouds salt 1"` for one off its topic, where nothing else counts.
+    What is compared stands side by side: a small model compares neighbours. name: who is greeted; words: what stands in the words' places.
+    """
+    assert isinstance(asked.question, str)
+    chat, message = ChatTask(), Message("assistant", text)
+    prompt = Prompt("", chat.name, chat.domain, "train", (Message("user", asked.question),), reference=asked.reference)
+    kept = chat.judge(gold_rollout(prompt, (message,)), text, None).parts
+    score = 1 + (kept["on_topic"] > 0)
+    wanted_words = asked.reference["words"]
+    said = wanted_words if kept["on_topic"] else words
+    notes = [f"{wanted} {word}" for wanted, word in zip(wanted_words, said, strict=True)] + [str(score)]
+    if kept["on_topic"]:
+        wanted = asked.reference["greet"] or "none"
+        greeting = (name or "none") if kept["greets"] == ((name or "none") == wanted) else "no"
+        for rule, note in (
+            ("greets", f"{wanted} {greeting}"),
+            ("closes", "end" if kept["closes"] else "open"),
+            ("short", "short" if kept["short"] else "long"),
         ):
-            score += kept
-            told += f" {note} {score}"
-        return told
+            score += kept[rule] > 0
+            notes += [note, str(score)]
+    return _Answer(text, score, " ".join(notes))
 
 
 def off_topic(rng: random.Random, topic: str) -> tuple[str, tuple[str, ...]]:
-    """The explanation of another topic, or this one's with one of its words exchanged: what a small model gets wrong. And its words."""
+    """An explanation at fault, and what stands where the topic's words should ("no" where nothing does).
+
+    It is another topic's, or has a word exchanged, or is broken as models write when they lose the thread.
+    """
     own, words = next((text, words) for known, text, words in TOPICS if known == topic)
-    text, others = rng.choice([(text, others) for known, text, others in TOPICS if known != topic])
-    if rng.random() < 0.7:
-        return text, others
-    place, wrong = rng.randrange(len(words)), rng.choice([word for word in others if word not in words])
-    exchanged = re.sub(rf"\b{words[place]}\b", wrong, own, flags=re.IGNORECASE)
-    return exchanged, tuple(wrong if i == place else word for i, word in enumerate(words))
-
-
-def helpfulness(chat: ChatTask, asked: Draft, answer: str) -> int:
-    """1 off the topic, else 2 and one more for each further rule that is kept."""
-    prompt = Prompt("", chat.name, chat.domain, "train", (Message("user", asked.question),), reference=asked.reference)
-    parts = chat.judge(gold_rollout(prompt, (Message("assistant", answer),)), answer, None).parts
-    return 1 + sum(kept > 0 for kept in parts.values()) if parts["on_topic"] else 1
+    other, others = rng.choice([(text, spare) for known, text, spare in TOPICS if known != topic])
+    kind = rng.random()
+    if kind < 0.4:
+        return other, others
+    if kind < 0.6:
+        place, wrong = rng.randrange(len(words)), rng.choice([word for word in others if word not in words])
+        exchanged = re.sub(rf"\b{words[place]}\b", wrong, own, flags=re.IGNORECASE)
+        return exchanged, tuple(wrong if i == place else word for i, word in enumerate(words))
+    start, end = sorted(rng.choices(range(len(own)), k=2))
+    if kind < 0.8:
+        text = f"{own[:start].rstrip()}." if start else ""  # it breaks off
+    else:
+        text = own[:start] + (other[start:] if kind < 0.9 else own[end:])  # it slips into another, or leaves a part out
+    there = set(re.findall(r"\w+", text.casefold()))
+    return text, tuple(word if word in there else "no" for word in words)
