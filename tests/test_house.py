@@ -25,7 +25,7 @@ LEVEL = {
     "eval": 4.5, "observe": 4.7,
     "stages": 5,
     "recipe": 6,
-    "plan": 6.5,
+    "plan": 6.5, "shortfall": 6.5,
     "pipeline": 7,
     "chat": 8,
     "cli": 9,

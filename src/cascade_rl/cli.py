@@ -6,10 +6,15 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascade_rl import __version__
 from cascade_rl.errors import CascadeError, Interrupted, RunError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cascade_rl.plan import Planned
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,6 +127,7 @@ def _plan(args: argparse.Namespace) -> None:
 
     from cascade_rl.plan import make_plan
     from cascade_rl.recipe import load_recipe, to_json
+    from cascade_rl.shortfall import shortfalls
 
     recipe = load_recipe(args.recipe, args.set)
     plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
@@ -140,6 +146,30 @@ def _plan(args: argparse.Namespace) -> None:
     for name, settings in told["tasks"].items():
         console.print(f"\n[bold]task[/bold] {name}  ", end="")
         console.print(_settings(settings), markup=False)
+    console.print()
+    console.print(_budget_table(plan))
+    if lacks := shortfalls(recipe):
+        console.print("[bold]What cannot be run as it stands[/bold]")
+        for lack in lacks:
+            console.print(f"- {lack}", markup=False)
+
+
+def _budget_table(plan: "Sequence[Planned]") -> "Table":
+    """Prompts, rollouts, tokens and steps of each stage, in the order of the recipe."""
+    from rich.table import Table
+
+    from cascade_rl.plan import budget
+
+    table = Table(title="at most, refills and evaluations apart", title_justify="left")
+    table.add_column("stage", style="bold")
+    table.add_column("kind")
+    for name in ("steps", "prompts", "rollouts", "tokens"):
+        table.add_column(name, justify="right")
+    for item in plan:
+        told = budget(item.stage)
+        figures = (told.steps, told.prompts, told.rollouts, told.tokens)
+        table.add_row(item.stage.name, type(item.stage).__name__.lower(), *(f"{n:,}" if n else "–" for n in figures))
+    return table
 
 
 def _settings(told: Mapping[str, Any]) -> str:
@@ -173,6 +203,13 @@ def _audit(args: argparse.Namespace) -> None:
     for name in args.tasks:
         task = recipe.tasks[name]
         report = audit_task(task, task.prompts(args.split), args.num)
+        for note in getattr(task, "notes", tuple)():
+            print(f'task "{name}": {note}')
+        if not report.num_prompts:
+            faults.append(
+                f'task "{name}": has no prompts in split "{args.split}", so nothing was audited; choose another --split'
+            )
+            continue
         print_audit(report)
         faults += [report.fault] if report.fault else []
     if faults:

@@ -32,7 +32,7 @@ def run_recipe(
     Bad data and unknown names raise before any work is spent. Ctrl-C saves the running stage and raises Interrupted.
     """
     plan = make_plan(recipe, root, start_from, only)
-    _check_data(recipe)
+    _check_data(recipe, say)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
         run.sweep()
@@ -46,8 +46,11 @@ def run_recipe(
     return run
 
 
-def _check_data(recipe: Recipe) -> None:
-    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now."""
+def _check_data(recipe: Recipe, say: Callable[[str], None]) -> None:
+    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now.
+
+    What a task has to tell of its rows (`notes`, where it has them: some may be left out) is said.
+    """
     from cascade_rl.tasks.rows import conversation, read_placed
 
     for name in recipe.eval.tasks:
@@ -62,6 +65,9 @@ def _check_data(recipe: Recipe) -> None:
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
+    for name in dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())]):
+        for note in getattr(recipe.tasks[name], "notes", tuple)():
+            say(f'task "{name}": {note}')
 
 
 @contextmanager

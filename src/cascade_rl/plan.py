@@ -14,7 +14,9 @@ from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.run import RunDir, StageDir
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
+from cascade_rl.stages.sft import SFT
 
 Outlook = Literal["done", "resume", "run"]
 
@@ -32,6 +34,31 @@ class Planned:
     @property
     def checkpoint_name(self) -> str:
         return self.dir.root.name
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a stage takes at most: `Budget(steps=180, prompts=23040, rollouts=368640, tokens=18_119_393_280)`.
+
+    prompts and rollouts are 0 where nothing is sampled; groups that are dropped for want of signal and drawn again are not counted.
+    tokens: trained on in SFT, sampled elsewhere, every answer taken to be as long as it may be.
+    """
+
+    steps: int = 0
+    prompts: int = 0
+    rollouts: int = 0
+    tokens: int = 0
+
+
+def budget(stage: Any) -> Budget:
+    """The budget of a stage by its settings alone."""
+    if isinstance(stage, OnPolicy):
+        prompts = stage.steps * stage.prompts_per_step
+        rollouts = prompts * stage.group_size
+        return Budget(stage.steps, prompts, rollouts, rollouts * stage.max_new_tokens)
+    if isinstance(stage, SFT):
+        return Budget(stage.steps, tokens=stage.steps * stage.batch_size * stage.pack_tokens)
+    return Budget()
 
 
 def digest(value: Any) -> str:

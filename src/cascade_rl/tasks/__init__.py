@@ -23,6 +23,7 @@ TASKS: dict[str, str] = {
     "mmlu": "cascade_rl.tasks.mmlu:MMLU",
     "mbpp": "cascade_rl.tasks.mbpp:MBPP",
     "bfcl": "cascade_rl.tasks.bfcl:BFCL",
+    "nemotron": "cascade_rl.tasks.nemotron:NemotronRL",
 }
 
 
