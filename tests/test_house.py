@@ -27,6 +27,7 @@ LEVEL = {
     "recipe": 6,
     "plan": 6.5, "shortfall": 6.5,
     "pipeline": 7,
+    "ablate": 7.5, "ablate_table": 7.6,
     "chat": 8,
     "cli": 9,
 }  # fmt: skip

@@ -66,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     recipe_options(verb("run", _run, "Run a recipe: every stage that is not done, a matrix row after each, then the report."))
     recipe_options(verb("plan", _plan, "Show stages, effective values, and what would run or be skipped; start nothing."))
 
+    ablate = verb("ablate", _ablate, "Run a recipe and variants of it, each with one thing changed, over seeds; compare them.")
+    ablate.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
+    ablate.add_argument("variants", type=Path, metavar="VARIANTS", help="a TOML file of seeds and [variant.NAME] tables")
+    ablate.add_argument("--out", type=Path, metavar="FOLDER", help="where the runs live (default: runs/ablate-NAME)")
+    set_option(ablate)
+
     evaluate = verb("eval", _eval, "Evaluate a model folder (or a run's last checkpoint) on tasks.")
     evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     evaluate.add_argument(
@@ -112,6 +118,25 @@ def _run(args: argparse.Namespace) -> None:
     run, only = ["--run", str(args.run)] if args.run else [], ["--only", args.only] if args.only else []
     again = shlex.join(["cascade", "run", str(args.recipe), *run, *only, *_set_words(args.set)])
     run_recipe(recipe, _run_folder(args), start_from=args.start_from, only=args.only, how_to_go_on=again)
+
+
+def _ablate(args: argparse.Namespace) -> None:
+    from cascade_rl import ablate_table
+    from cascade_rl.ablate import load_ablation, run_ablation
+    from cascade_rl.recipe import apply_override, read_toml
+
+    ablation = load_ablation(args.variants)
+    table = read_toml(args.recipe, "recipe")
+    for override in args.set:
+        apply_override(table, override)
+    out = args.out or Path("runs") / f"ablate-{args.variants.stem}"
+    again = ["cascade", "ablate", str(args.recipe), str(args.variants), "--out", str(out), *_set_words(args.set)]
+    cells = []
+    for cell in run_ablation(table, ablation, out, shlex.join(again)):
+        cells.append(cell)
+        ablate_table.write(out / "ablation.json", str(args.recipe), ablation.variants, cells)
+    ablate_table.show(ablation.variants, cells)
+    print(f"figures: {out / 'ablation.json'}")
 
 
 def _set_words(overrides: Sequence[str]) -> list[str]:

@@ -52,17 +52,22 @@ class Recipe:
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe file; `overrides` are "where.key=value" with a TOML value (a bare word is a string)."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise RecipeError(f"recipe {path}: no such file") from None
-    except IsADirectoryError:
-        raise RecipeError(f"recipe {path}: is a folder; expected a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path}: not TOML: {error}") from None
+    table = read_toml(path, "recipe")
     for override in overrides:
-        _override(table, override)
+        apply_override(table, override)
     return parse_recipe(table)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The table of a TOML file; `what` it is begins the message of an error."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise RecipeError(f"{what} {path}: no such file") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{what} {path}: is a folder; expected a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{what} {path}: not TOML: {error}") from None
 
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
@@ -88,7 +93,7 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
         if not name or not all(c.isalnum() or c in "-_" for c in name):
             raise RecipeError(f'recipe: stage name "{name}" must be letters, digits, "-" and "_" (it names a folder)')
     tasks = {name: _task(name, t) for name, t in task_tables.items()}
-    recipe = _build(Recipe, table, "recipe", tasks=tasks, stages=stages)
+    recipe = build(Recipe, table, "recipe", tasks=tasks, stages=stages)
     for name in [*recipe.eval.tasks, *(n for stage in stages for n in stage.task_names())]:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
@@ -136,7 +141,7 @@ def parse_overrides(name: str, source: str, tasks: Sequence[str], overrides: Seq
     """A recipe without stages, for evaluating a model: everything else comes from overrides."""
     table: dict[str, Any] = {"name": name, "model": {"source": source}, "eval": {"tasks": list(tasks)}}
     for override in overrides:
-        _override(table, override)
+        apply_override(table, override)
     return parse_recipe(table)
 
 
@@ -155,7 +160,8 @@ def to_json(value: Any) -> Any:
 
 
 def _stage(table: Any, number: int) -> Any:
-    where = f'stage "{table["name"]}"' if isinstance(table, dict) and "name" in table else f"stage number {number}"
+    named = isinstance(table, dict) and isinstance(table.get("name", table.get("kind")), str)
+    where = f'stage "{stage_name(table)}"' if named else f"stage number {number}"
     return _by_kind(table, where, lambda kind: STAGES.get(kind) or _refuse(unknown(f"{where}: kind", kind, STAGES)))
 
 
@@ -182,14 +188,14 @@ def _by_kind(table: Any, where: str, find: typing.Callable[[str], type], **fixed
     kind = table.pop("kind", None)
     if not isinstance(kind, str):
         raise RecipeError(f'{where}: needs kind = "...", a string')
-    return _build(find(kind), table, where, **fixed)
+    return build(find(kind), table, where, **fixed)
 
 
 def _refuse(message: str) -> typing.NoReturn:
     raise RecipeError(message)
 
 
-def _build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
+def build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
     """An instance of dataclass `cls` from a table: unknown keys refused, missing ones named, values checked by type."""
     if not isinstance(table, Mapping):
         raise RecipeError(f"{where}: expected a table, found {table!r}")
@@ -213,16 +219,16 @@ def _build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
+        return build(hint, value, where)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType or origin is typing.Union:
         nested = next((arg for arg in args if dataclasses.is_dataclass(arg)), None)
         if nested is not None and value is not None:
-            return _build(nested, value, where)
+            return build(nested, value, where)
     if origin is tuple and args and dataclasses.is_dataclass(args[0]):
         if not isinstance(value, list):
             raise RecipeError(f"{where}: expected a list of tables, found {value!r}")
-        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     try:
         # JSON mode: a list is a tuple's only spelling there, everything else stays strict (no "1" for 1, no 1 for true).
         return TypeAdapter(hint).validate_json(json.dumps(value, default=str), strict=True)
@@ -251,7 +257,12 @@ def _type_name(hint: Any) -> str:
     return _TYPE_NAMES.get(hint, str(hint))
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def stage_name(table: Mapping[str, Any]) -> str:
+    """The name of a stage in a raw recipe table: its own, or its kind."""
+    return str(table.get("name", table.get("kind")))
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
     """Applies "stage.key=value", "eval.key=value", "tasks.NAME.key=value" or "seed=value" to a raw recipe table."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
@@ -263,7 +274,7 @@ def _override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is meant as a string
-    stages = {str(t.get("name", t.get("kind"))): t for t in table.get("stage", []) if isinstance(t, dict)}
+    stages = {stage_name(t): t for t in table.get("stage", []) if isinstance(t, dict)}
     sections = [f.name for f in dataclasses.fields(Recipe) if f.name != "stages"]
     first = keys[0]
     if first in stages and len(keys) > 1:

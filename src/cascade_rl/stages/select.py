@@ -1,12 +1,11 @@
 """Chooses the teachers: nothing is trained, the checkpoint that comes in goes out, and teachers.json says who teaches what."""
 
-import os
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from cascade_rl.eval.matrix import Matrix
 from cascade_rl.eval.teachers import select, write_teachers
+from cascade_rl.run import link_folder
 from cascade_rl.stages.limits import check_finite
 
 if TYPE_CHECKING:
@@ -48,12 +47,4 @@ class Select:
         for domain, teacher in chosen.items():
             ctx.say(f'stage "{self.name}": {domain}: {teacher.stage}, {teacher.reason}')
         write_teachers(ctx.dir.teachers, chosen)
-        ctx.finish(lambda folder: shutil.copytree(ctx.start, folder, copy_function=_link, dirs_exist_ok=True), {})
-
-
-def _link(source: str, target: str) -> None:
-    """The same file under another name, which costs no disk; a copy where the file system has no such links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+        ctx.finish(lambda folder: link_folder(ctx.start, folder), {})
