@@ -71,7 +71,7 @@ def test_an_order_permutes_the_stages_that_it_names() -> None:
 
 def test_the_shipped_ablation_fits_the_nano_recipe() -> None:
     folder = Path(__file__).parents[1] / "recipes"
-    for variant in load_ablation(folder / "nano-ablation.toml").variants:
+    for variant in load_ablation(folder / "ablations" / "nano.toml").variants:
         parse_recipe(variant.apply(read_toml(folder / "nano.toml", "recipe")))
 
 

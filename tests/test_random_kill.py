@@ -15,8 +15,8 @@ source = "{source}"
 dtype = "float32"
 [eval]
 tasks = ["vowels", "others"]
-dev = 8
-test = 4
+dev = 6
+test = 0
 max_new_tokens = 6
 [tasks.vowels]
 kind = "tests.stages.letters:Letters"
@@ -27,7 +27,7 @@ domain = "others"
 grader = "consonants"
 [[stage]]
 kind = "sft"
-steps = 12
+steps = 16
 batch_size = 1
 pack_tokens = 400
 learning_rate = 1e-2

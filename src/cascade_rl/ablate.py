@@ -192,8 +192,8 @@ def borrow(recipe: Recipe, root: Path, others: Sequence[Path]) -> list[str]:
         for item in make_plan(recipe, root):
             if item.outlook == "done":
                 continue
-            donor = next((StageDir(d) for other in others if StageDir(d := other / "stages" / item.checkpoint_name).done), None)
-            if donor is None or not (donor.checkpoint / "config.json").is_file():
+            donor = next((StageDir(d) for other in others if StageDir(d := other / "stages" / item.checkpoint_name).whole), None)
+            if donor is None:
                 break
             with folder_atomic(item.dir.root) as place:
                 link_folder(donor.root, place)

@@ -156,11 +156,10 @@ def _plan(args: argparse.Namespace) -> None:
 
     recipe = load_recipe(args.recipe, args.set)
     plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
-    words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
     console = Console(highlight=False)
     console.print(f"[bold]{recipe.name}[/bold]  model {recipe.model.source}, seed {recipe.seed}, run folder {_run_folder(args)}")
     for item in plan:
-        console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {words[item.outlook]}")
+        console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {item.in_words}")
         console.print(f"   {item.stage.arithmetic()}")
         for key, value in to_json(item.stage).items():
             console.print(f"   {key} = {value}", markup=False)
@@ -217,6 +216,7 @@ def _audit(args: argparse.Namespace) -> None:
     from cascade_rl.errors import GraderError, RecipeError, unknown
     from cascade_rl.eval.audit import audit_task, print_audit
     from cascade_rl.recipe import load_recipe, parse_overrides
+    from cascade_rl.tasks import prompts_of
 
     if args.num < 1:
         raise RecipeError(f"--num {args.num}: must be at least 1")
@@ -227,7 +227,7 @@ def _audit(args: argparse.Namespace) -> None:
     faults = []
     for name in args.tasks:
         task = recipe.tasks[name]
-        report = audit_task(task, task.prompts(args.split), args.num)
+        report = audit_task(task, prompts_of(task, args.split), args.num)
         for note in getattr(task, "notes", tuple)():
             print(f'task "{name}": {note}')
         if not report.num_prompts:

@@ -35,6 +35,13 @@ class Planned:
     def checkpoint_name(self) -> str:
         return self.dir.root.name
 
+    @property
+    def in_words(self) -> str:
+        """The outlook for people; a stage that was done and has to be made again says why."""
+        words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
+        gone = self.outlook != "done" and self.dir.done and not (self.dir.whole and not isinstance(self.stage, Select))
+        return words[self.outlook] + (" again: it was done, and its checkpoint was deleted since" if gone else "")
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -134,8 +141,7 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
-            whole = place.done and (place.checkpoint / "config.json").is_file()  # what was deleted since is made again
-            whole = whole and (place.teachers.is_file() or not isinstance(stage, Select))
+            whole = place.whole and (place.teachers.is_file() or not isinstance(stage, Select))
             outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
         planned.append(Planned(index, stage, parent, place, outlook))
     if only is not None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.errors import CascadeError, RecipeError, unknown
 from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
@@ -24,7 +24,7 @@ from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
-from cascade_rl.tasks import kind_of, load_task_class
+from cascade_rl.tasks import in_words, kind_of, load_task_class
 
 STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill}
 
@@ -169,7 +169,12 @@ def _task(name: str, table: Any) -> Task:
     where = f'task "{name}"'
     if isinstance(table, dict):
         table = {"kind": name, **table}
-    return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+    try:
+        return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+    except CascadeError:
+        raise
+    except Exception as error:  # a task of the user's may do anything when it is made
+        raise RecipeError(f"{where}: cannot be made: {in_words(error)}") from error
 
 
 def _task_class(kind: str, where: str) -> type:

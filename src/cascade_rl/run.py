@@ -132,6 +132,11 @@ class StageDir:
     def done(self) -> bool:
         return self.done_file.exists()
 
+    @property
+    def whole(self) -> bool:
+        """Done, and its checkpoint was not deleted since."""
+        return self.done and (self.checkpoint / "config.json").is_file()
+
 
 @dataclass(frozen=True)
 class Checkpoint:

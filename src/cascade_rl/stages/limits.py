@@ -39,3 +39,15 @@ def check_optimizer(config: Any) -> None:
     for beta in config.betas:
         if not 0 <= beta < 1:
             raise ValueError(f"betas = {config.betas}: each must be in [0, 1)")
+
+
+def warmup_note(config: Any) -> str:
+    """What to say of a warm-up that does not end within the stage; "" of one that does."""
+    if config.warmup_steps <= config.steps:
+        return ""
+    start = getattr(config, "warmup_from", 0.0)
+    reached = start + (config.learning_rate - start) * config.steps / config.warmup_steps
+    return (
+        f"; its warm-up of {config.warmup_steps:,} steps is longer than the stage, so the learning rate gets no further than"
+        f" {reached:.2g} of {config.learning_rate:g}"
+    )
