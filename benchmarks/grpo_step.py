@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--trl-python", help="the Python of an environment with TRL")
     parser.add_argument("--steps", type=int, default=1, help="steps in each process")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each way, in turns")
-    parser.add_argument("--microbatch-tokens", type=int, default=2048, help="of ours")
+    parser.add_argument("--microbatch-tokens", type=int, default=768, help="of ours")
     parser.add_argument("--trl-batch", type=int, default=16, help="rollouts of a micro-batch of TRL's")
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--serve", choices=WAYS, help=argparse.SUPPRESS)

@@ -308,6 +308,12 @@ def test_a_stage_whose_checkpoint_was_deleted_is_not_done(recipe_file: Path, fin
     assert read_run(run).stages[1].status == "checkpoint deleted"
 
 
+def test_a_stage_on_the_way_can_go_without_rows(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    run_recipe(load_recipe(recipe_file, ['eval.skip=["first"]']), run, say=lambda text: None)
+    assert {row["stage"] for row in json.loads((run / "matrix.json").read_text())["rows"]} == {"second"}
+
+
 def test_two_runs_in_one_folder_are_refused(recipe_file: Path, finished: Path) -> None:
     with RunDir(finished).lock(), pytest.raises(RunError, match="another process"):
         run_recipe(load_recipe(recipe_file), finished, say=lambda text: None)

@@ -75,6 +75,8 @@ def test_values_arrive(tmp_path: Path) -> None:
         ('name = "sft"', 'name = "eval"', "is the name of a recipe section"),
         ('name = "sft"', 'name = "a/b"', "it names a folder"),
         ("seed = 3", "seed = = 3", "not TOML"),
+        ("dev = 10", 'skip = ["stf"]', 'eval: skip: stage "stf" is not known; did you mean "sft"?'),
+        ("dev = 10", 'on_regression = "mopd"', 'on_regression = "mopd" needs a table [recovery]'),
     ],
 )
 def test_faults_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -31,7 +31,6 @@ from cascade_rl.plan import Planned, budget, make_plan, start_fingerprint
 from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_toml, stage_name
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, folder_atomic, link_folder
-from cascade_rl.stages.select import Select
 
 BASE = "base"
 MIXED = "mixed"  # the name of the stage that `mix` makes
@@ -225,8 +224,8 @@ def _borrow_rows(root: Path, others: Sequence[Path], checkpoint: str, split: Spl
 
 def _cell(variant: str, seed: int, recipe: Recipe, root: Path) -> Cell:
     plan: list[Planned] = make_plan(recipe, root)
-    trained = [item for item in plan if not isinstance(item.stage, Select)]
-    last = trained[-1].checkpoint_name if trained else f"00-start-{start_fingerprint(recipe)}"
+    measured = [item for item in plan if not item.dir.passed_on and item.stage.name not in recipe.eval.skip]
+    last = measured[-1].checkpoint_name if measured else f"00-start-{start_fingerprint(recipe)}"
     split: Split = "test" if recipe.eval.test else "dev"
     matrix = Matrix.load(root)
     shown = {row.task for row in matrix.rows if (row.checkpoint, row.split, row.metric) == (last, split, ACCURACY)}

@@ -145,8 +145,8 @@ class _Walk:
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
-        names = [self.start_name, *(item.checkpoint_name for item in self.plan)]
-        Matrix.load(self.run.root).keep(names)
+        shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
+        Matrix.load(self.run.root).keep([self.start_name, *shown])
 
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
@@ -158,9 +158,10 @@ class _Walk:
             else:
                 self._run_stage(item, earlier, parent)
             parent = item.fingerprint
-            if isinstance(item.stage, Select):  # its checkpoint is the one before it, which has its row
-                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+            if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
+            if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
+                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
             else:
                 earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
@@ -184,7 +185,8 @@ class _Walk:
                 f' stages were not run; change the stage, or set eval.on_regression = "warn" to go on'
             )
         if drops:
-            self.say(f'stage "{item.stage.name}": worse than before: {told}')
+            next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
+            self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
     def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
         from cascade_rl.observe.progress import progress
@@ -227,6 +229,8 @@ class _Walk:
             short_audit(self.recipe.tasks[name], say=self.say)
 
     def evaluate(self, stage: str, checkpoint: str, folder: Path, split: Split) -> None:
+        if stage in self.recipe.eval.skip:
+            return
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
             raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
 
@@ -235,7 +239,7 @@ class _Walk:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "test")
         for item in self.plan:
-            if not isinstance(item.stage, Select):
+            if not item.dir.passed_on:
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "test")
 
     def report(self) -> None:

@@ -39,13 +39,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """name: shown in reports. seed: the one seed that everything random derives from."""
+    """name: shown in reports. seed: the one seed that everything random derives from. recovery: the distill stage that
+    eval.on_regression = "mopd" puts behind every rl stage, with a select stage before it.
+    """
 
     name: str
     model: ModelConfig
     seed: int = 0
     render: RenderConfig = field(default_factory=RenderConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    recovery: Distill | None = None
     tasks: Mapping[str, Task] = field(default_factory=dict)
     stages: tuple[Any, ...] = ()
 
@@ -94,16 +97,38 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
             raise RecipeError(f'recipe: stage name "{name}" must be letters, digits, "-" and "_" (it names a folder)')
     tasks = {name: _task(name, t) for name, t in task_tables.items()}
     recipe = build(Recipe, table, "recipe", tasks=tasks, stages=stages)
-    for name in [*recipe.eval.tasks, *(n for stage in stages for n in stage.task_names())]:
+    recipe = dataclasses.replace(recipe, stages=_with_recovery(recipe))
+    for name in [*recipe.eval.tasks, *(n for stage in recipe.stages for n in stage.task_names())]:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
     recipe = dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
-    for index, stage in enumerate(stages):
+    for name in recipe.eval.skip:
+        if name not in (stage.name for stage in recipe.stages):
+            raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
+    for index, stage in enumerate(recipe.stages):
         if isinstance(stage, Select):
             _check_select(recipe, index)
         if isinstance(stage, Distill):
             _check_teachers(recipe, stage, index)
     return recipe
+
+
+def _with_recovery(recipe: Recipe) -> tuple[Any, ...]:
+    """The stages, each rl stage followed by the two that win back what it cost, where the recipe wants that."""
+    if recipe.eval.on_regression != "mopd":
+        return recipe.stages
+    if recipe.recovery is None:
+        raise RecipeError('eval: on_regression = "mopd" needs a table [recovery]: the settings of the distill stage to run then')
+    stages: list[Any] = []
+    for stage in recipe.stages:
+        stages.append(stage)
+        if isinstance(stage, RL):
+            stages.append(Select(name=f"{stage.name}-select"))
+            stages.append(dataclasses.replace(recipe.recovery, name=f"{stage.name}-mopd", only_if_behind=True))
+    names = [stage.name for stage in stages]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RecipeError(f'recipe: the stage that wins back would be named "{twice[0]}", which is taken; rename that stage')
+    return tuple(stages)
 
 
 def _check_select(recipe: Recipe, index: int) -> None:

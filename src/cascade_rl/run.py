@@ -125,6 +125,11 @@ class StageDir:
         return self.root / "teachers.json"
 
     @property
+    def passed_on(self) -> bool:
+        """Whether the stage, done, trained nothing: its checkpoint is the one that it started from."""
+        return bool(read_json(self.lineage).get("passed_on"))
+
+    @property
     def done_file(self) -> Path:
         return self.root / "DONE"
 

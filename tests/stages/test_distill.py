@@ -192,3 +192,35 @@ def test_the_content_of_a_teachers_folder_belongs_to_the_fingerprint(model: Path
     assert fingerprint() == first
     (copy / "config.json").write_text((copy / "config.json").read_text() + "\n")
     assert fingerprint() != first
+
+
+def test_with_nothing_to_win_back_it_passes_its_start_on_and_with_something_it_trains(
+    model: Path, taught: Path, tmp_path: Path
+) -> None:
+    start = {"vowels": "start", "same": "start"}
+    passed = distill(model, taught, tmp_path / "passed", only_if_behind=True, teachers=start)
+    assert passed.done
+    assert passed.passed_on
+    assert not passed.metrics.exists()
+    weights = "model.safetensors"
+    assert (passed.checkpoint / weights).read_bytes() == (model / weights).read_bytes()
+    assert json.loads(passed.lineage.read_text())["notes"] == ["not needed: no earlier checkpoint is better at any domain"]
+    trained = distill(model, taught, tmp_path / "trained", only_if_behind=True)
+    assert not trained.passed_on
+    assert len(lines(trained.metrics)) == 2
+
+
+def test_a_regression_is_won_back_by_stages_that_the_recipe_need_not_name(model: Path, tmp_path: Path) -> None:
+    """One rl stage, and `on_regression = "mopd"`: what follows it is a choice of teachers, and distillation where one is better."""
+    rl = {
+        "kind": "rl", "name": "if", "steps": 2, "prompts_per_step": 4, "group_size": 4, "max_new_tokens": 8, "learning_rate": 1e-6,
+        "tasks": [{"task": "vowels"}],
+    }  # fmt: skip
+    recovery = {"steps": 1, "prompts_per_step": 4, "max_new_tokens": 8, "warmup_steps": 0, "tasks": [{"task": "vowels"}]}
+    told = {"tasks": ["vowels", "same"], "dev": 20, "test": 5, "max_new_tokens": 8, "on_regression": "mopd", "start": True}
+    recipe = parse_recipe(table(model, rl, eval=told, recovery=recovery))
+    assert [stage.name for stage in recipe.stages] == ["if", "if-select", "if-mopd"]
+    run_recipe(recipe, tmp_path, say=lambda text: None)
+    rows = json.loads((tmp_path / "matrix.json").read_text())["rows"]
+    assert {row["stage"] for row in rows} == {"start", "if"}, "stages that pass their start on have no rows of their own"
+    assert StageDir(next((tmp_path / "stages").glob("03-if-mopd-*"))).passed_on

@@ -20,8 +20,9 @@ from cascade_rl.records import Message, Prompt, Reward, Split
 from cascade_rl.tasks import load_task_class
 from cascade_rl.tasks.instructions import Instructions
 from cascade_rl.tasks.instructions.gold import _FOREIGN
-from cascade_rl.tasks.instructions.kinds import APART, KINDS, LANGUAGES
+from cascade_rl.tasks.instructions.kinds import KINDS, LANGUAGES
 from cascade_rl.tasks.instructions.task import CONSTRAINED, REPEAT
+from cascade_rl.tasks.instructions.together import APART
 
 TASK = Instructions(num_train=2_000, num_dev=300, num_test=300)
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -144,6 +144,12 @@ def test_instructions() -> None:
     assert grade(task, reference, "The sun is white.").value == 0.0
 
 
+def test_a_part_of_the_instructions_is_worth_a_part_where_the_recipe_says_so() -> None:
+    reference = {"ids": ["punctuation:no_comma", "keywords:existence"], "kwargs": [{}, {"keywords": ["moon"]}]}
+    assert grade(InstructionsTask(), reference, "The moon, white.").value == 0
+    assert grade(InstructionsTask(scoring="fraction"), reference, "The moon, white.").value == 0.5
+
+
 def test_schema() -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     reference = {"schema": schema, "values": {"age": 7}}

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from cascade_rl.sample.local import LocalSampler
 
 
+# Settings that say which cells there are, and nothing of what stands in one.
+_NOT_OF_A_CELL = ("tasks", "dev", "test", "start", "skip", "on_regression")
+
+
 @dataclass(frozen=True)
 class EvalConfig:
     """What fills the regression matrix.
@@ -28,9 +32,11 @@ class EvalConfig:
     dev, test       prompts per task and split (0: the split is left out); after each stage dev, at the end test.
     samples         rollouts a prompt.
     start           also evaluate the model that the run starts from.
+    skip            stages that get no row: steps on the way whose figures tell nothing.
     temperature, top_p, max_new_tokens   how to sample; max_new_tokens is the budget of a whole rollout, all its turns together.
     rollouts_kept   prompts per task whose rollouts are kept to read in the report.
-    on_regression   when a stage leaves a task significantly below its best earlier checkpoint: "warn", or "stop" the run there.
+    on_regression   when a stage leaves a task significantly below its best earlier checkpoint: "warn", "stop" the run there, or win
+                    it back from that checkpoint at once: "mopd".
     """
 
     tasks: tuple[str, ...] = ()
@@ -38,11 +44,12 @@ class EvalConfig:
     test: int = 200
     samples: int = 1
     start: bool = False
+    skip: tuple[str, ...] = ()
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 192
     rollouts_kept: int = 6
-    on_regression: Literal["warn", "stop"] = "warn"
+    on_regression: Literal["warn", "stop", "mopd"] = "warn"
 
     def __post_init__(self) -> None:
         for name in ("dev", "test", "rollouts_kept"):
@@ -74,7 +81,7 @@ class Suite:
 
     def fingerprint(self, model: str, task: str, split: Split) -> str:
         """Of everything a cell of the matrix depends on: the model's own fingerprint, the settings, and the prompts as they are now."""
-        settings = {k: v for k, v in asdict(self.config).items() if k not in ("tasks", "dev", "test", "start", "on_regression")}
+        settings = {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_A_CELL}
         prompts = [[prompt.id, repr(prompt.messages), repr(prompt.reference)] for prompt in self.prompts(task, split)]
         told = [model, settings, prompts, self.dtype, self.seed, task, repr(self.tasks[task])]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]

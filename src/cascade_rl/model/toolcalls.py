@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from cascade_rl.errors import RenderError, unknown
+from cascade_rl.model.toolvalues import json_type, typed
 from cascade_rl.records import ToolCall
 from cascade_rl.strict_json import Decoder, JsonFault, loads, same
 
@@ -203,7 +204,7 @@ class _Xml(_Reader):
                 self.at = max(self.at, before)  # prose or a torn call: the text stays, its tags are not looked at again
             return
         properties = self.schemas.get(function.name, {}).get("properties") or {}
-        arguments = {name: _typed(raw, properties.get(name)) for name, raw in pairs}
+        arguments = {name: typed(raw, properties.get(name)) for name, raw in pairs}
         self.calls.append(ToolCall(function.name, arguments))
         self.errors += bool(faults)
         if wrapped:
@@ -307,7 +308,7 @@ def _write_xml(call: ToolCall) -> str:
 
 
 def _schema_of(call: ToolCall) -> dict[str, Any]:
-    properties = {name: {"type": _json_type(value)} for name, value in call.arguments.items()}
+    properties = {name: {"type": json_type(value)} for name, value in call.arguments.items()}
     return {"name": call.name, "parameters": {"type": "object", "properties": properties}}
 
 
@@ -352,56 +353,3 @@ def _call_of(value: Any) -> ToolCall | None:
 def _trim(value: str) -> str:
     """Without the line end after the opening tag and the one before the closing tag, which belong to the format."""
     return value.removeprefix("\n").removesuffix("\n")
-
-
-def _typed(raw: str, schema: Any) -> Any:
-    """The value that a raw text means under a parameter's schema; the text itself where it fits none of the types."""
-    types = _types(schema)
-    for kind in ("null", "boolean", "integer", "number", "array", "object"):
-        if kind in types:
-            fits, value = _read_as(raw.strip(), kind)
-            if fits:
-                return value
-    return raw
-
-
-def _read_as(text: str, kind: str) -> tuple[bool, Any]:
-    if kind == "boolean" and text.lower() in ("true", "false"):  # Python's spelling too
-        return True, text.lower() == "true"
-    try:
-        value = loads(text)
-    except JsonFault:
-        return False, None
-    found = _json_type(value)
-    return found == kind or (kind == "number" and found == "integer"), value
-
-
-def _types(schema: Any) -> set[str]:
-    """The JSON types that a parameter's schema names; empty where it names none."""
-    if not isinstance(schema, Mapping):
-        return set()
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return {declared}
-    if isinstance(declared, Sequence):
-        return {name for name in declared if isinstance(name, str)}
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), Sequence):
-            return set().union(*(_types(option) for option in schema[key]))
-    if isinstance(schema.get("enum"), Sequence):
-        return {_json_type(value) for value in schema["enum"]}
-    return {_json_type(schema["const"])} if "const" in schema else set()
-
-
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    if isinstance(value, float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, Mapping) else "array"

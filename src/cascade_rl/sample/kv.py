@@ -20,11 +20,12 @@ COLUMNS = 32
 class PromptKV:
     """The keys and values of one sequence, filled piece by piece: per layer [K, T, D], allocated when first written.
 
-    waiting: how many rows that answer it have yet to join the batch. last_hidden: the final hidden state [d] of its last token.
+    waiting, read_by: how many rows that answer it have yet to join the batch, and are in it. last_hidden: the final hidden state [d]
+    of its last token.
     """
 
     def __init__(self, shape: Shape, num_tokens: int, dtype: torch.dtype, waiting: int = 0) -> None:
-        self.num_tokens, self.waiting = num_tokens, waiting
+        self.num_tokens, self.waiting, self.read_by = num_tokens, waiting, 0
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         self.last_hidden = torch.empty(0, dtype=dtype)
@@ -129,9 +130,10 @@ class LiveKV:
                 store[layer] = grid_KGPD.flatten(0, 1)
         self.prompts, self.prompt_width, self.step = prompts, width, None
 
-    def needs(self, prompt: PromptKV) -> bool:
+    @staticmethod
+    def needs(prompt: PromptKV) -> bool:
         """Whether a row reads the prompt or has yet to join."""
-        return prompt.waiting > 0 or prompt in self.prompt_of
+        return prompt.waiting > 0 or prompt.read_by > 0
 
     def drop_idle_prompts(self) -> None:
         """Packs the grid anew once much of it serves no row."""
@@ -140,6 +142,7 @@ class LiveKV:
             self.add_prompts([])
 
     def add_row(self, prompt: PromptKV) -> None:
+        prompt.read_by += 1
         self.prompt_of.append(prompt)
         self.lengths.append(0)
         self.step = None
@@ -150,6 +153,7 @@ class LiveKV:
         if row != last:
             for store in (*self.keys, *self.values):
                 store[row * heads : (row + 1) * heads] = store[last * heads : (last + 1) * heads]
+        self.prompt_of[row].read_by -= 1
         self.prompt_of[row], self.lengths[row] = self.prompt_of[last], self.lengths[last]
         self.prompt_of.pop()
         self.lengths.pop()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cascade_rl.observe.log import Log, rollout_row
 from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group
-from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, write_atomic, write_json
+from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, link_folder, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
 from cascade_rl.tasks.rows import conversation, num_context, read_placed
 
@@ -182,6 +183,10 @@ class StageContext:
         write_json(self.dir.lineage, {**self.lineage, **lineage, "totals": dict(totals), "notes": self.notes})
         write_atomic(self.dir.done_file, "")
         drop_state(self.dir)
+
+    def pass_on(self, **lineage: Any) -> None:
+        """Ends a stage that trains nothing: its checkpoint is links to the files of its start, and its row that one's."""
+        self.finish(partial(link_folder, self.start), {}, **lineage, passed_on=True)
 
     def close(self) -> None:
         """Closes the logs, however the stage ended."""

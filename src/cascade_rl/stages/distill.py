@@ -44,6 +44,7 @@ class Distill(OnPolicy):
                       by a factor within (balance_low, balance_high).
     close_below       a domain whose reverse KL falls below so many nats a token is closed: no more of its prompts (0: never).
     teacher_memory_gb weights of teachers kept in memory between steps; the rest is read from disk when its turn comes.
+    only_if_behind    pass the start on untrained where it is the teacher of every domain: there is nothing to win back.
     """
 
     NOT_IN_FINGERPRINT = (*OnPolicy.NOT_IN_FINGERPRINT, "teacher_memory_gb")
@@ -66,6 +67,7 @@ class Distill(OnPolicy):
     balance_high: float = 20.0
     close_below: float = 0.0
     teacher_memory_gb: float = 1.0
+    only_if_behind: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +115,11 @@ class Distill(OnPolicy):
         from cascade_rl.stages.feed import Feed
 
         chosen = self.choose(ctx)
+        told = {"student": ctx.earlier[-1].name, "teachers": {domain: teacher.name for domain, teacher in chosen.items()}}
+        if self.only_if_behind and set(told["teachers"].values()) == {told["student"]}:
+            ctx.note("not needed: no earlier checkpoint is better at any domain")
+            ctx.pass_on(**told)
+            return
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         teachers = self._open(chosen, ctx, dtype_name(policy))
         if self.form != "sampled_token":
@@ -143,10 +150,7 @@ class Distill(OnPolicy):
                 bar.step(step + 1, {"reverse KL": _mean_kl(gaps)}, tokens=batch.num_sampled)
                 self._close(feed, gaps, ctx)
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
-        ctx.finish(
-            policy.save, {"prompts": feed.draws, "rollouts": feed.draws * self.group_size},
-            student=ctx.earlier[-1].name, teachers={domain: told.name for domain, told in chosen.items()},
-        )  # fmt: skip
+        ctx.finish(policy.save, {"prompts": feed.draws, "rollouts": feed.draws * self.group_size}, **told)
 
     # --- teachers -------------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cascade_rl.eval.matrix import Matrix
 from cascade_rl.eval.teachers import select, write_teachers
-from cascade_rl.run import link_folder
 from cascade_rl.stages.limits import check_finite
 
 if TYPE_CHECKING:
@@ -47,4 +46,4 @@ class Select:
         for domain, teacher in chosen.items():
             ctx.say(f'stage "{self.name}": {domain}: {teacher.stage}, {teacher.reason}')
         write_teachers(ctx.dir.teachers, chosen)
-        ctx.finish(lambda folder: link_folder(ctx.start, folder), {})
+        ctx.pass_on()

@@ -10,8 +10,9 @@ from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.drawn import Draft, DrawnTask
 from cascade_rl.tasks.instructions.gold import MAX_MIN_CHARS, gold_answer
-from cascade_rl.tasks.instructions.kinds import KINDS, WORDS, draw_instruction, draw_kinds
+from cascade_rl.tasks.instructions.kinds import KINDS, WORDS, draw_instruction
 from cascade_rl.tasks.instructions.requests import draw_request
+from cascade_rl.tasks.instructions.together import draw_kinds
 
 REPEAT = "combination:repeat_prompt"
 CONSTRAINED = "detectable_format:constrained_response"

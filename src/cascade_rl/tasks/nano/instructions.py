@@ -8,7 +8,7 @@ import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.grade.instructions import compile_instructions, grade_instructions
@@ -201,11 +201,13 @@ class InstructionsTask(DrawnTask):
     max_instructions: how many a request may have (1 to 3).
     kinds: the instruction ids that may occur. With "combination:repeat_prompt" alone it is a task of copying, which a fresh model
     learns in a hundred steps and without which it learns little else.
+    scoring: "all" pays 1 when every instruction is followed, "fraction" the share.
     thinking_share: the share of prompts in thinking mode, where `thinking` is on.
     """
 
     max_instructions: int = 3
     kinds: tuple[str, ...] = tuple(KINDS)
+    scoring: Literal["all", "fraction"] = "all"
     thinking_share: float = 0.25
 
     name: str = "nano.instructions"
@@ -240,7 +242,7 @@ class InstructionsTask(DrawnTask):
 
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
         reference = rollout.prompt.reference
-        return grade_instructions(compile_instructions(reference["ids"], reference["kwargs"]), answer)
+        return grade_instructions(compile_instructions(reference["ids"], reference["kwargs"]), answer, self.scoring)
 
 
 def _without_clashes(rng: random.Random, kinds: tuple[str, ...], num: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,13 @@ class SchemaTask(DrawnTask):
     """`"Mia is 7 and lives in Rome. Give JSON for {...}"` asks for `{"name": "Mia", "age": 7}` where the schema has these two.
 
     max_fields: how many properties a schema may have (1 to 4). The sentences tell more than the schema asks for. list_share: the
-    share of objects whose facts hold a list.
+    share of objects whose facts hold a list. label_share: the share of sentences that name each fact by its field ("city: Rome"),
+    where filling the object is plain copying; in the others the model has to know which of the words is a city.
     """
 
     max_fields: int = 3
     list_share: float = 0.25
+    label_share: float = 0.4
 
     name: str = "nano.schema"
     domain: str = "schema"
@@ -38,6 +41,8 @@ class SchemaTask(DrawnTask):
     def draw(self, rng: random.Random) -> Draft:
         draw = _with_list if rng.random() < self.list_share else rng.choice((_person, _order, _trip))
         sentence, facts = draw(rng)
+        if rng.random() < self.label_share:
+            sentence = _labelled(rng, facts)
         num = rng.randint(1, min(self.max_fields, len(facts)))
         fields = rng.sample(sorted(facts), num)
         schema = {
@@ -62,6 +67,12 @@ class SchemaTask(DrawnTask):
         return Reward(
             float(not wrong), parts, f"not what the text says: {quote(', '.join(wrong))}" if wrong else "valid and true"
         )
+
+
+def _labelled(rng: random.Random, facts: Mapping[str, Any]) -> str:
+    """Each fact behind its field, in any order: `"age: 7, city: Rome, name: Mia."`"""
+    fields = rng.sample(sorted(facts), len(facts))
+    return ", ".join(f"{field}: {json.dumps(facts[field])}" for field in fields).replace('"', "") + "."
 
 
 def _type_of(field: str, value: Any) -> dict[str, Any]:
