@@ -102,6 +102,7 @@ class Distill(OnPolicy):
         )
 
     def lr(self, step: int) -> float:
+        """As of all on-policy stages, but that the warm-up climbs from `warmup_from`: from 2e-7 to 2e-6 over 30 steps in the paper."""
         rate = super().lr(step)
         if step >= self.warmup_steps:
             return rate
