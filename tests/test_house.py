@@ -28,7 +28,7 @@ LEVEL = {
     "plan": 6.5, "shortfall": 6.5,
     "pipeline": 7,
     "ablate": 7.5, "ablate_table": 7.6,
-    "chat": 8,
+    "chat": 8, "serve": 8,
     "cli": 9,
 }  # fmt: skip
 

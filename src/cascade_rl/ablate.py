@@ -224,7 +224,8 @@ def _borrow_rows(root: Path, others: Sequence[Path], checkpoint: str, split: Spl
 
 def _cell(variant: str, seed: int, recipe: Recipe, root: Path) -> Cell:
     plan: list[Planned] = make_plan(recipe, root)
-    measured = [item for item in plan if not item.dir.passed_on and item.stage.name not in recipe.eval.skip]
+    no_row = {*recipe.eval.skip, *(item.stage.name for item in plan if item.dir.passed_on or item.stage.branch)}
+    measured = [item for item in plan if item.stage.name not in no_row]
     last = measured[-1].checkpoint_name if measured else f"00-start-{start_fingerprint(recipe)}"
     split: Split = "test" if recipe.eval.test else "dev"
     matrix = Matrix.load(root)

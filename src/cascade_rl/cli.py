@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cascade_rl.plan import Planned
+    from cascade_rl.recipe import Recipe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +83,29 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", type=Path, metavar="FOLDER", help="where rows and scores go (default: runs/eval-NAME)")
     set_option(evaluate)
 
+    keep = verb(
+        "filter", _filter, "Drop training prompts that a checkpoint solves every time; write the rest to a file for stages."
+    )
+    keep.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    keep.add_argument("--tasks", required=True, metavar="NAME[,NAME...]", help="task names; settings by --set tasks.NAME.key=...")
+    keep.add_argument("--recipe", type=Path, help="take tasks, format and sampling (its eval settings) from this recipe")
+    keep.add_argument("--samples", type=int, default=8, help="answers of each prompt (default: 8)")
+    keep.add_argument("--num", type=int, help="try only so many prompts of each task (default: all)")
+    keep.add_argument(
+        "--keep-unsolved", type=float, default=1.0, metavar="SHARE", help="of prompts never solved (the paper, SWE: 0.1)"
+    )
+    keep.add_argument("--out", type=Path, default=Path("keep.json"), metavar="FILE", help="where the ids go (default: keep.json)")
+    set_option(keep)
+
+    mutate = verb(
+        "mutate", _mutate, "Make small repositories with a fault each, from functions in MBPP's layout, for the task swe.made."
+    )
+    mutate.add_argument("functions", type=Path, metavar="MBPP.jsonl")
+    mutate.add_argument("--out", type=Path, default=Path("repositories.jsonl"), metavar="FILE")
+    mutate.add_argument("--num", type=int, help="use only so many functions (default: all)")
+    mutate.add_argument("--functions-each", type=int, default=3, metavar="N", help="functions of a repository (default: 3)")
+    mutate.add_argument("--seed", type=int, default=0)
+
     audit = verb("audit", _audit, "Feed tasks' graders gold answers and attacks; exit status 1 when a gold answer fails.")
     audit.add_argument("tasks", nargs="+", metavar="TASK", help="task names; settings by --set tasks.NAME.key=...")
     audit.add_argument("--recipe", type=Path, help="take tasks from this recipe")
@@ -96,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--temperature", type=float, default=1.0)
     chat.add_argument("--max-new-tokens", type=int, default=512)
     chat.add_argument("--seed", type=int, default=0)
+
+    serve = verb("serve", _serve, "Serve a checkpoint as OpenAI-compatible chat completions, for a judge behind an endpoint.")
+    serve.add_argument("checkpoint", type=Path, metavar="RUN_OR_FOLDER_OR_SMOLLM2")
+    serve.add_argument("--host", default="127.0.0.1", help="default: this machine alone; there is no key and no encryption")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--thinking", action="store_true", help="answers reason first")
 
     report = verb("report", _report, "Draw the report of a run again.")
     report.add_argument("run", type=Path, metavar="RUN")
@@ -123,12 +153,10 @@ def _run(args: argparse.Namespace) -> None:
 def _ablate(args: argparse.Namespace) -> None:
     from cascade_rl import ablate_table
     from cascade_rl.ablate import load_ablation, run_ablation
-    from cascade_rl.recipe import apply_override, read_toml
+    from cascade_rl.recipe import read_recipe
 
     ablation = load_ablation(args.variants)
-    table = read_toml(args.recipe, "recipe")
-    for override in args.set:
-        apply_override(table, override)
+    table = read_recipe(args.recipe, args.set)
     out = args.out or Path("runs") / f"ablate-{args.variants.stem}"
     again = ["cascade", "ablate", str(args.recipe), str(args.variants), "--out", str(out), *_set_words(args.set)]
     cells = []
@@ -201,15 +229,60 @@ def _settings(told: Mapping[str, Any]) -> str:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    from cascade_rl.errors import RecipeError
     from cascade_rl.pipeline import evaluate_folder
+
+    names, recipe = _names_and_recipe(args, "eval")
+    evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
+
+
+def _filter(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
+
+    for option, value in (("--samples", args.samples), ("--num", args.num)):
+        if value is not None and value < 1:
+            raise RecipeError(f"{option} {value}: must be at least 1")
+    if not 0 <= args.keep_unsolved <= 1:
+        raise RecipeError(f"--keep-unsolved {args.keep_unsolved}: is a share, 0 to 1")
+    from cascade_rl.pipeline import filter_folder
+
+    names, recipe = _names_and_recipe(args, "filter")
+    filter_folder(recipe, args.checkpoint, names, args.out, samples=args.samples, num=args.num, keep_unsolved=args.keep_unsolved)
+
+
+def _mutate(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
+
+    for option, value in (("--num", args.num), ("--functions-each", args.functions_each)):
+        if value is not None and value < 1:
+            raise RecipeError(f"{option} {value}: must be at least 1")
+    import asyncio
+
+    from cascade_rl.run import write_atomic
+    from cascade_rl.sandbox.process import shared_pool
+    from cascade_rl.tasks.mbpp import MBPP
+    from cascade_rl.tasks.swe.make import as_lines, make_rows, modules_of
+
+    task = MBPP(path=str(args.functions), split="train")
+    prompts = [prompt for split in task.splits() for prompt in task.prompts(split)]
+    modules = modules_of(prompts)[: args.num]
+    rows, num_without = asyncio.run(make_rows(modules, args.functions_each, args.seed, shared_pool()))
+    write_atomic(args.out, "".join(as_lines(rows)))
+    print(
+        f"{args.out}: {len(rows):,} repositories; {num_without:,} of {len(modules):,} functions had no fault that their tests see"
+    )
+
+
+def _names_and_recipe(args: argparse.Namespace, verb: str) -> "tuple[list[str], Recipe]":
+    """What --tasks names, and the recipe that has it: a file's, or one of nothing but overrides."""
+    from cascade_rl.errors import RecipeError
     from cascade_rl.recipe import load_recipe, parse_overrides
 
     names = [name.strip() for name in args.tasks.split(",") if name.strip()]
     if not names:
         raise RecipeError(f'--tasks "{args.tasks}" names no task; expected one or more, separated by commas')
-    recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("eval", str(args.checkpoint), names, args.set)
-    evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
+    return names, load_recipe(args.recipe, args.set) if args.recipe else parse_overrides(
+        verb, str(args.checkpoint), names, args.set
+    )
 
 
 def _audit(args: argparse.Namespace) -> None:
@@ -254,6 +327,19 @@ def _chat(args: argparse.Namespace) -> None:
 
     params = SamplingParams(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
     talk(find_checkpoint(args.checkpoint), params, thinking=not args.no_thinking, system=args.system, seed=args.seed)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from cascade_rl.errors import RecipeError
+
+    if not 0 <= args.port < 65536:
+        raise RecipeError(f"--port {args.port}: must be 0 (any free one) to 65535")
+    from cascade_rl.model.sources import resolve
+    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.serve import serve
+
+    folder = resolve("smollm2") if str(args.checkpoint) == "smollm2" else find_checkpoint(args.checkpoint)
+    serve(folder, args.host, args.port, thinking=args.thinking)
 
 
 def _report(args: argparse.Namespace) -> None:

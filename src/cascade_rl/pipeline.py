@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,15 @@ from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
 from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
+from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
-from cascade_rl.records import Split
+from cascade_rl.records import Group, Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
+from cascade_rl.tasks.judged import Judged
 
 
 def run_recipe(
@@ -33,6 +36,9 @@ def run_recipe(
     """
     plan = make_plan(recipe, root, start_from, only)
     _check_data(recipe, say)
+    for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
+        if item.outlook != "done":
+            _with_judges(recipe, item.stage, None)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
         run.sweep()
@@ -84,12 +90,31 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
         for name in stage.task_names():
             if not prompts_of(recipe.tasks[name], "train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+        if isinstance(stage, OnPolicy):
+            stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
     for name in dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())]):
         for note in getattr(recipe.tasks[name], "notes", tuple)():
             say(f'task "{name}": {note}')
+
+
+def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:
+    """The tasks; those of the stage that are judged, with their judges at hand. checkpoints: None while there are none to judge yet."""
+    from cascade_rl.sample.judges import is_stage, open_judge
+
+    tasks = dict(recipe.tasks)
+    for name in stage.task_names():
+        if not isinstance(task := tasks[name], Judged):
+            continue
+        chats = {
+            who: open_judge(config, checkpoints or {}, f'task "{name}": {who}', render=recipe.render, dtype=recipe.model.dtype)
+            for who, config in task.judges().items()
+            if checkpoints is not None or not is_stage(config)
+        }
+        tasks[name] = dataclasses.replace(task, chats=chats)
+    return tasks
 
 
 @contextmanager
@@ -144,26 +169,39 @@ class _Walk:
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
+        self._check_lengths()
         self.start_name = f"00-start-{start_fingerprint(self.recipe)}"
         shown = [item.checkpoint_name for item in self.plan if item.stage.name not in self.recipe.eval.skip]
         Matrix.load(self.run.root).keep([self.start_name, *shown])
 
+    def _check_lengths(self) -> None:
+        """Prompts that the model's context has no room for are refused before any work."""
+        from cascade_rl.sample.rollout import check_longest
+
+        splits: tuple[Split, ...] = ("dev", "test")
+        config = self.recipe.eval
+        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in config.tasks]
+        sampled = [name for stage in self.recipe.stages if isinstance(stage, OnPolicy) for name in stage.task_names()]
+        for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
+            check_longest(prompts, self.renderer)
+
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:
             self.evaluate("start", self.start_name, self.start, "dev")
-        earlier, parent = [Checkpoint("start", self.start_name, self.start)], start_fingerprint(self.recipe)
+        earlier = {"start": Checkpoint("start", self.start_name, self.start)}
         for item in self.plan:
             if item.outlook == "done":
                 self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
             else:
-                self._run_stage(item, earlier, parent)
-            parent = item.fingerprint
+                # The student of the stage comes last, also where it begins with an older checkpoint.
+                others = [told for name, told in earlier.items() if name != item.start]
+                self._run_stage(item, [*others, earlier[item.start]])
             if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
             if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
-                earlier.append(Checkpoint(item.stage.name, earlier[-1].name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, earlier[item.start].name, item.dir.checkpoint)
             else:
-                earlier.append(Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint))
+                earlier[item.stage.name] = Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint)
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
                 self._gate(item)
 
@@ -188,7 +226,7 @@ class _Walk:
             next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
             self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
-    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint], parent: str) -> None:
+    def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint]) -> None:
         from cascade_rl.observe.progress import progress
         from cascade_rl.stages.context import StageContext
 
@@ -203,12 +241,12 @@ class _Walk:
             dir=item.dir,
             seed=derive_seed(self.recipe.seed, item.stage.name),
             dtype=self.recipe.model.dtype,
-            tasks=self.recipe.tasks,
+            tasks=_with_judges(self.recipe, item.stage, {told.stage: told.folder for told in earlier}),
             renderer=self.renderer,
             lineage={
                 "stage": item.stage.name,
                 "fingerprint": item.fingerprint,
-                "parent": parent,
+                "parent": item.parent,
                 "start": earlier[-1].folder.name,
             },
             progress_for=progress,
@@ -247,7 +285,7 @@ class _Walk:
         from cascade_rl.observe.report import build
         from cascade_rl.observe.report_distill import recoveries
         from cascade_rl.observe.report_run import read_run
-        from cascade_rl.observe.tables import print_matrix, print_recovery
+        from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 
         matrix = Matrix.load(self.run.root)
         for split in ("dev", "test"):
@@ -257,6 +295,7 @@ class _Walk:
         for stage in view.stages:
             split, found = recoveries(view, stage)
             print_recovery(f"what {stage.name} won back, {split}, in %", found, matrix.checkpoints())
+        print_stages(view.stages)
         build(self.run.root)
         self.say(f"report: {self.run.report}")
 
@@ -286,7 +325,8 @@ def find_checkpoint(place: Path) -> Path:
     if run.recipe.is_file():
         stages = read_json(run.recipe)["stages"]
         places = [run.stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(stages, 1)]
-        if done := [stage for stage in places if stage.whole]:
+        of_student = [place for place, stage in zip(places, stages, strict=True) if not stage.get("branch")]
+        if done := [stage for stage in of_student if stage.whole]:
             return done[-1].checkpoint
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 
@@ -298,6 +338,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     from cascade_rl.model.render import load_renderer
     from cascade_rl.model.sources import load_tokenizer
     from cascade_rl.observe.tables import print_matrix
+    from cascade_rl.sample.rollout import check_longest
 
     for name in tasks:
         if name not in recipe.tasks:
@@ -307,8 +348,50 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
+    for name in tasks if config.num_prompts(split) else ():
+        check_longest(suite.prompts(name, split), renderer)
     with run.lock(), _stop_on_interrupt(print) as stop:
         if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")
     print_matrix(Matrix.load(run.root), split)
     print(f"rows and scores: {run.root}")
+
+
+def filter_folder(
+    recipe: Recipe, place: Path, tasks: Sequence[str], out: Path, *, samples: int, num: int | None, keep_unsolved: float
+) -> None:
+    """`cascade filter`: answers of one checkpoint to training prompts, and a file of the prompts that are worth training on."""
+    import time
+
+    from cascade_rl.eval.keep import choose_prompts, try_prompts
+    from cascade_rl.model.render import load_renderer
+    from cascade_rl.model.sources import fingerprint, load_tokenizer
+    from cascade_rl.observe.progress import progress
+    from cascade_rl.observe.tables import print_kept
+    from cascade_rl.sample.local import LocalSampler
+
+    for name in tasks:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    folder = find_checkpoint(place)
+    renderer = load_renderer(load_tokenizer(folder), recipe.render)
+    sampler = LocalSampler(folder, dtype=recipe.model.dtype)
+    params, found, seconds = recipe.eval.sampling(), [], []
+    for name in tasks:
+        prompts, begin = recipe.tasks[name].prompts("train")[:num], time.perf_counter()
+        with progress(f"filter: {name}", len(prompts)) as bar:
+
+            def told(done: int, new: Sequence[Group], bar: Any = bar) -> None:
+                scores = [reward.value for group in new for reward in group.rewards if reward.value is not None]
+                tokens = sum(rollout.num_sampled for group in new for rollout in group.rollouts)
+                bar.step(done, {"reward": sum(scores) / len(scores)} if scores else {}, tokens=tokens)
+
+            seed = derive_seed(recipe.seed, "filter", name)
+            groups = try_prompts(sampler, renderer, recipe.tasks, prompts, samples, params, seed, told)
+        found.append(choose_prompts(groups, keep_unsolved, seed))
+        seconds.append(time.perf_counter() - begin)
+    made_of = {"model": fingerprint(folder), "samples": samples, "keep_unsolved": keep_unsolved, "seed": recipe.seed,
+               "sampling": dataclasses.asdict(params)}  # fmt: skip
+    write_json(out, {"made_of": made_of, "tasks": {kept.task: kept.told() for kept in found}})
+    print_kept(found, seconds, samples)
+    print(f'kept prompts: {out}; use them with {{ task = "{tasks[0]}", keep = "{out}" }} in an rl or distill stage')

@@ -1,33 +1,42 @@
 """What `cascade run` would do: every stage with its fingerprint, its place on disk, and whether it is done.
 
-A stage's fingerprint covers its settings, the tasks and files it reads, and its parent's fingerprint. So editing stage 5 makes
-stage 5 and later ones new, and nothing before.
+A stage's fingerprint covers its settings, the tasks and files it reads, its parent's fingerprint, and those of other stages whose
+checkpoints it uses as judge or teacher. So editing stage 5 makes stage 5 and what came of it new, and nothing else.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.grade.judge.template import BUILT_IN
 from cascade_rl.recipe import Recipe, to_json
 from cascade_rl.run import RunDir, StageDir
+from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
+from cascade_rl.tasks.judged import Judged
 
 Outlook = Literal["done", "resume", "run"]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage with its place in the run. outlook: "done" (skipped), "resume" (a saved state is there), or "run"."""
+    """A stage with its place in the run. start: whose checkpoint it trains, a stage's name or "start", and parent: its fingerprint.
+
+    outlook: "done" (skipped), "resume" (a saved state is there), or "run".
+    """
 
     index: int
     stage: Any
     fingerprint: str
+    start: str
+    parent: str
     dir: StageDir
     outlook: Outlook
 
@@ -39,8 +48,10 @@ class Planned:
     def in_words(self) -> str:
         """The outlook for people; a stage that was done and has to be made again says why."""
         words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
-        gone = self.outlook != "done" and self.dir.done and not (self.dir.whole and not isinstance(self.stage, Select))
-        return words[self.outlook] + (" again: it was done, and its checkpoint was deleted since" if gone else "")
+        gone = "" if self.dir.whole or not self.dir.done else "checkpoint"
+        if isinstance(self.stage, Select) and self.dir.whole and not self.dir.teachers.is_file():
+            gone = "choice of teachers"
+        return words[self.outlook] + (f" again: it was done, and its {gone} was deleted since" if gone else "")
 
 
 @dataclass(frozen=True)
@@ -84,17 +95,79 @@ def start_fingerprint(recipe: Recipe) -> str:
     return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
 
 
-def stage_fingerprint(recipe: Recipe, stage: Any, parent: str) -> str:
+def starts(stages: Sequence[Any]) -> list[str]:
+    """For each stage whose checkpoint it begins with: that of the last stage before it that is no branch, unless it names another."""
+    found, trunk = [], "start"
+    for stage in stages:
+        found.append(stage.start or trunk)
+        trunk = trunk if stage.branch else stage.name
+    return found
+
+
+def fingerprints(recipe: Recipe) -> dict[str, str]:
+    """Stage name -> fingerprint, in order, "start" first."""
+    known, ancestors = {"start": start_fingerprint(recipe)}, {"start": frozenset({"start"})}
+    for index, (stage, begins) in enumerate(zip(recipe.stages, starts(recipe.stages), strict=True)):
+        used = {name: known[name] for name in used_stages(recipe, index) if name not in ancestors[begins]}
+        known[stage.name] = stage_fingerprint(recipe, stage, known[begins], used)
+        ancestors[stage.name] = ancestors[begins] | {stage.name}
+    return known
+
+
+def used_stages(recipe: Recipe, index: int) -> list[str]:
+    """Earlier stages whose results a stage uses besides the checkpoint that it starts from: as judges, as teachers, or to choose from."""
+    stage, earlier = recipe.stages[index], [before.name for before in recipe.stages[:index]]
+    if isinstance(stage, Select):
+        return earlier
+    tasks = [recipe.tasks[name] for name in stage.task_names()]
+    judges = [config.model for task in tasks if isinstance(task, Judged) for config in task.judges().values() if is_stage(config)]
+    if not isinstance(stage, Distill):
+        return judges
+    selects = [before.name for before in recipe.stages[:index] if isinstance(before, Select)]
+    chosen = selects[-1:] if any(task.domain not in stage.teachers for task in tasks) else []
+    return [*judges, *chosen, *(name for name in stage.teachers.values() if name in earlier)]
+
+
+def stage_fingerprint(recipe: Recipe, stage: Any, parent: str, used: Mapping[str, str]) -> str:
+    """used: fingerprints of the stages that it uses and does not descend from."""
     settings = {k: v for k, v in to_json(stage).items() if k not in stage.NOT_IN_FINGERPRINT}
-    tasks = {name: to_json(recipe.tasks[name]) for name in stage.task_names()}
-    paths = [path for name in stage.task_names() if (path := getattr(recipe.tasks[name], "path", ""))]
+    tasks = {name: _task_settings(recipe, name) for name in stage.task_names()}
+    sources = [task.task for name in stage.task_names() if isinstance(task := recipe.tasks[name], Judged)]
+    read = [getattr(recipe.tasks[name], key, "") for name in (*stage.task_names(), *sources) for key in ("path", "archives")]
+    paths = [path for path in read if path] + list(stage.keep_files() if isinstance(stage, OnPolicy) else ())
     files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
+    for task in (recipe.tasks[name] for name in stage.task_names()):
+        if isinstance(task, Judged):
+            files |= _judge_files(task, stage.name)
     if isinstance(stage, Distill):
-        files |= {str(folder): _model_digest(folder, stage.name) for folder in stage.folders()}
+        files |= {str(folder): _model_digest(folder, stage.name, "teacher") for folder in stage.folders()}
     told = {"parent": parent, "stage": settings, "tasks": tasks, "files": files}
+    if used:
+        told["used"] = dict(used)
     if isinstance(stage, Select):
         told["matrix"] = _dev_settings(recipe)
     return digest(told)
+
+
+def _task_settings(recipe: Recipe, name: str) -> Any:
+    """A task's settings; of a judged one also those of the task it wraps, and nothing that only bounds a wait."""
+    task, told = recipe.tasks[name], to_json(recipe.tasks[name])
+    if isinstance(task, Judged):
+        told = {key: value for key, value in told.items() if key not in task.NOT_IN_FINGERPRINT}
+        for who, config in task.judges().items():
+            told[who] = {key: value for key, value in told[who].items() if key not in config.NOT_IN_FINGERPRINT}
+        told["source"] = to_json(recipe.tasks[task.task])
+    return told
+
+
+def _judge_files(task: Judged, stage: str) -> dict[str, str]:
+    """The contents of a judged task's template and of judges that are folders."""
+    told = {} if task.template in BUILT_IN[task.mode] else {"template": _file_digest(task.template, stage)}
+    for config in task.judges().values():
+        folder = Path(config.model).expanduser()
+        if not config.url and not is_stage(config) and folder.is_dir():
+            told[config.model] = _model_digest(folder, stage, "judge")
+    return told
 
 
 def _dev_settings(recipe: Recipe) -> dict[str, Any]:
@@ -104,11 +177,11 @@ def _dev_settings(recipe: Recipe) -> dict[str, Any]:
     return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in recipe.eval.tasks}}
 
 
-def _model_digest(folder: Path, stage: str) -> str:
+def _model_digest(folder: Path, stage: str, what: str) -> str:
     from cascade_rl.model.sources import fingerprint
 
     if not (folder / "config.json").is_file():
-        raise RecipeError(f'stage "{stage}": teacher {folder} is no model folder: it holds no config.json')
+        raise RecipeError(f'stage "{stage}": {what} {folder} is no model folder: it holds no config.json')
     return fingerprint(folder)
 
 
@@ -133,17 +206,16 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
     for option, name in (("--from", start_from), ("--only", only)):
         if name is not None and name not in names:
             raise RecipeError(unknown(f"{option}: stage", name, names))
-    run, parent, again = RunDir(root), start_fingerprint(recipe), False
+    run, known, again = RunDir(root), fingerprints(recipe), False
     planned = []
-    for index, stage in enumerate(recipe.stages, 1):
-        parent = stage_fingerprint(recipe, stage, parent)
-        place = run.stage(index, stage.name, parent)
+    for index, (stage, begins) in enumerate(zip(recipe.stages, starts(recipe.stages), strict=True), 1):
+        place = run.stage(index, stage.name, known[stage.name])
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
             whole = place.whole and (place.teachers.is_file() or not isinstance(stage, Select))
             outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
-        planned.append(Planned(index, stage, parent, place, outlook))
+        planned.append(Planned(index, stage, known[stage.name], begins, known[begins], place, outlook))
     if only is not None:
         chosen = names.index(only)
         first = min(chosen, names.index(start_from)) if start_from else chosen  # from there on everything is run
@@ -156,10 +228,8 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
     """Every effective value, plus the optimizer arithmetic and the fingerprint of each stage."""
-    told = to_json(recipe)
-    parent = start_fingerprint(recipe)
-    told["start_fingerprint"] = parent
+    told, known = to_json(recipe), fingerprints(recipe)
+    told["start_fingerprint"] = known["start"]
     for stage, shown in zip(recipe.stages, told["stages"], strict=True):
-        parent = stage_fingerprint(recipe, stage, parent)
-        shown |= {"fingerprint": parent, "arithmetic": stage.arithmetic()}
+        shown |= {"fingerprint": known[stage.name], "arithmetic": stage.arithmetic()}
     return told

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cascade_rl.records import ExecResult, Prompt, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
+from cascade_rl.records import ExecResult, Group, Message, Prompt, Reply, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class Loadable(Protocol):
 
 
 class Tools(Protocol):
-    """The live tools of one rollout: state included."""
+    """The live tools of one rollout: state included. `timeout_s`, where they have it: how long one call may take (else 20 s)."""
 
     async def call(self, call: ToolCall) -> str:
         """The result as text; raises ToolError with a text that the model may read."""
@@ -71,7 +71,8 @@ class Task(Protocol):
         ...
 
     async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
-        """The verdict; `tools` is what `open_tools` gave, in its final state."""
+        """The verdict; `tools` is what `open_tools` gave, in its final state. A task's `grade_timeout_s`, where it has one, is how
+        long a verdict may take (else 300 s)."""
         ...
 
     def open_tools(self, prompt: Prompt) -> Tools | None:
@@ -81,6 +82,31 @@ class Task(Protocol):
     @property
     def max_turns(self) -> int:
         """How many assistant turns a rollout may have (1 where there are no tools)."""
+        ...
+
+
+@runtime_checkable
+class GroupTask(Task, Protocol):
+    """A task whose verdicts need the others of a group, or are given for a whole step at once: a judge compares answers.
+
+    Where a task has `grade_groups`, it is asked instead of `grade`.
+    """
+
+    @property
+    def group_timeout_s(self) -> float:
+        """How long `grade_groups` may take; after that every rollout that it was given is unscored."""
+        ...
+
+    async def grade_groups(self, groups: Sequence[Group]) -> Sequence[Sequence[Reward]]:
+        """For each group one reward for each of its rollouts, in order. Rollouts that died are not among them."""
+        ...
+
+
+class Chat(Protocol):
+    """Conversations in, words out: a model that is asked in text, wherever it runs."""
+
+    def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> list[Reply]:
+        """One reply to each conversation, in input order; never raises for what a model or a server does, and always returns."""
         ...
 
 

@@ -20,11 +20,13 @@ from cascade_rl.errors import CascadeError, RecipeError, unknown
 from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
+from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks import in_words, kind_of, load_task_class
+from cascade_rl.tasks.judged import Judged
 
 STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill}
 
@@ -55,10 +57,16 @@ class Recipe:
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe file; `overrides` are "where.key=value" with a TOML value (a bare word is a string)."""
+    return parse_recipe(read_recipe(path, overrides))
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The raw table of a recipe file, with its overrides, as `parse_recipe` takes it."""
     table = read_toml(path, "recipe")
     for override in overrides:
         apply_override(table, override)
-    return parse_recipe(table)
+    _find_templates(table, path.parent)
+    return table
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -71,6 +79,14 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise RecipeError(f"{what} {path}: is a folder; expected a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{what} {path}: not TOML: {error}") from None
+
+
+def _find_templates(table: Mapping[str, Any], folder: Path) -> None:
+    """Templates are looked for beside the recipe first, then, like all other paths, from the folder one runs from."""
+    tasks = table.get("tasks")
+    for task in tasks.values() if isinstance(tasks, dict) else ():
+        if isinstance(task, dict) and isinstance(name := task.get("template"), str) and (folder / name).is_file():
+            task["template"] = str(folder / name)
 
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
@@ -101,11 +117,18 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     for name in [*recipe.eval.tasks, *(n for stage in recipe.stages for n in stage.task_names())]:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
             tasks[name] = _task(name, {"kind": name})
+    for task in [task for task in tasks.values() if isinstance(task, Judged) and task.task not in tasks]:
+        if "." in task.task:  # of the house, with its default settings
+            tasks[task.task] = _task(task.task, {"kind": task.task})
+    tasks |= {name: task.link(tasks) for name, task in tasks.items() if isinstance(task, Judged)}
     recipe = dataclasses.replace(recipe, tasks=dict(sorted(tasks.items())))
     for name in recipe.eval.skip:
         if name not in (stage.name for stage in recipe.stages):
             raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
+    _check_judged(recipe)
     for index, stage in enumerate(recipe.stages):
+        _check_start(recipe, index)
+        _check_judges(recipe, index)
         if isinstance(stage, Select):
             _check_select(recipe, index)
         if isinstance(stage, Distill):
@@ -122,13 +145,44 @@ def _with_recovery(recipe: Recipe) -> tuple[Any, ...]:
     stages: list[Any] = []
     for stage in recipe.stages:
         stages.append(stage)
-        if isinstance(stage, RL):
+        if isinstance(stage, RL) and not stage.branch:
             stages.append(Select(name=f"{stage.name}-select"))
             stages.append(dataclasses.replace(recipe.recovery, name=f"{stage.name}-mopd", only_if_behind=True))
     names = [stage.name for stage in stages]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RecipeError(f'recipe: the stage that wins back would be named "{twice[0]}", which is taken; rename that stage')
     return tuple(stages)
+
+
+def _check_start(recipe: Recipe, index: int) -> None:
+    """A stage starts from an earlier one's checkpoint."""
+    stage, earlier = recipe.stages[index], ["start", *(before.name for before in recipe.stages[:index])]
+    if stage.start and stage.start not in earlier:
+        raise RecipeError(unknown(f'stage "{stage.name}": start', stage.start, earlier, "a stage starts from an earlier one"))
+
+
+def _check_judges(recipe: Recipe, index: int) -> None:
+    """Judges that are checkpoints of the run are there when their stage begins."""
+    stage, earlier = recipe.stages[index], ["start", *(before.name for before in recipe.stages[:index])]
+    for task in (recipe.tasks[name] for name in stage.task_names()):
+        for who, config in task.judges().items() if isinstance(task, Judged) else ():
+            if is_stage(config) and config.model not in earlier:
+                way_out = 'name an earlier stage, "smollm2", a model folder with a "/", or an endpoint with url'
+                raise RecipeError(unknown(f'stage "{stage.name}": task "{task.name}": {who}', config.model, earlier, way_out))
+
+
+def _check_judged(recipe: Recipe) -> None:
+    for name in recipe.eval.tasks:
+        if isinstance(task := recipe.tasks[name], Judged):
+            raise RecipeError(
+                f'eval: task "{name}" is judged: its scores compare the answers of one checkpoint with each other, so they cannot be'
+                f' compared between checkpoints; measure with "{task.task}", whose prompts it asks'
+            )
+    for stage in recipe.stages:
+        if isinstance(stage, SFT) and (judged := [n for n in stage.task_names() if isinstance(recipe.tasks[n], Judged)]):
+            raise RecipeError(
+                f'stage "{stage.name}": task "{judged[0]}" is judged and has no demonstrations; name the task it wraps'
+            )
 
 
 def _check_select(recipe: Recipe, index: int) -> None:
@@ -230,7 +284,7 @@ def build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
     if not isinstance(table, Mapping):
         raise RecipeError(f"{where}: expected a table, found {table!r}")
     hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init and f.repr}  # what is not shown is no setting
     values = {key: value for key, value in fixed.items() if key in fields}
     for key, value in table.items():
         if key not in fields or key in fixed:
@@ -297,7 +351,10 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if keys[0] == "tasks" and len(keys) > 3:  # a task's name may have dots of its own: tasks.nano.math.num_dev=50
-        keys = ["tasks", ".".join(keys[1:-1]), keys[-1]]
+        told = table.get("tasks")
+        heads = [i for i in range(2, len(keys)) if isinstance(told, dict) and ".".join(keys[1:i]) in told]
+        split = max(heads, default=len(keys) - 1)
+        keys = ["tasks", ".".join(keys[1:split]), *keys[split:]]
     if not equals or not all(keys):
         raise RecipeError(f"--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50")
     try:

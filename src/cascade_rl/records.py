@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 Role = Literal["system", "user", "assistant", "tool"]
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length"]  # of a turn
+Ending = Literal["stop", "length", "turns"]  # of a rollout
 Split = Literal["train", "dev", "test"]
 
 
@@ -52,6 +53,7 @@ class Prompt:
     reference  what the grader compares with; JSON values only.
     gold       messages that score full marks when they follow `messages` (assistant and tool turns); () if none is known. It
                serves as the SFT demonstration and as the audit's gold answer.
+    facets     what the prompt is like, for tables of scores: {"kind": "hop", "length": 1500, "depth": 0.25}. No grader reads them.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Prompt:
     thinking: bool = True
     reference: Any = None
     gold: tuple[Message, ...] = ()
+    facets: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,8 @@ class Rollout:
     """One answer to a prompt: its turns as token ids, and the same as messages for the grader.
 
     messages: what followed `prompt.messages` (assistant and tool turns, in order), parsed from the sampled text.
-    format_errors: malformed tool calls met while parsing. `finish`: "stop" or "length", of the last turn.
+    format_errors: malformed tool calls met while parsing. `finish`: "stop" or "length", of the last turn; "turns" where it would have
+    gone on and had no turn left.
     index: the place in the group (0..n-1); seed: what its sampling was seeded with.
     failure: why the rollout died for a reason that is not the model's (a tool's crash, a deadline); "" if it lived. It is unscored.
     tools: the live tools in their final state, until graded; never saved.
@@ -148,7 +152,7 @@ class Rollout:
     prompt: Prompt
     turns: tuple[Turn, ...]
     messages: tuple[Message, ...]
-    finish: Finish
+    finish: Ending
     index: int = 0
     seed: int = 0
     format_errors: int = 0
@@ -219,6 +223,17 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model said in a conversation, its reasoning apart: `Reply("Score: 4")`, or `Reply("", failure="HTTP 500")`.
+
+    failure: why there is no whole answer ("" if there is one).
+    """
+
+    text: str
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

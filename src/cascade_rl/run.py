@@ -171,6 +171,10 @@ class RunDir:
         """Per-prompt scores and rollouts behind the matrix."""
         return self.root / "eval"
 
+    def facets(self, checkpoint: str, split: str) -> Path:
+        """Task -> prompt id -> what the prompt is like (length, depth, kind), for tables of scores."""
+        return self.evals / f"{checkpoint}.{split}.facets.json"
+
     @property
     def teachers(self) -> Path:
         """That of the last `select` stage."""

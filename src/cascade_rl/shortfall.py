@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.recipe import Recipe
+from cascade_rl.tasks.judged import Judged
 
 TRIED_TOKENS = 2_048  # the longest sequences that a stage has been run with
 BYTES_PER_PARAMETER = 16  # training in float32: the weight, its gradient, and AdamW's two moments
@@ -20,7 +21,7 @@ _MADE_HERE = ("nano", "smollm2")
 
 def shortfalls(recipe: Recipe) -> list[str]:
     """One sentence for each; empty when the recipe can be run as it stands, as far as can be told without starting it."""
-    return [*_model(recipe), *_data(recipe), *_tasks(recipe), *_lengths(recipe)]
+    return [*_model(recipe), *_data(recipe), *_tasks(recipe), *_judges(recipe), *_lengths(recipe)]
 
 
 def _model(recipe: Recipe) -> Iterator[str]:
@@ -65,11 +66,20 @@ def _is_hub_id(path: str) -> bool:
 def _tasks(recipe: Recipe) -> Iterator[str]:
     used: dict[str, list[str]] = {}
     for stage in recipe.stages:
-        for name in stage.task_names():
+        for name in stage.rewarded_tasks():
             used.setdefault(name, []).append(stage.name)
     for name, stages in used.items():
         if differs := getattr(recipe.tasks[name], "differs", ""):
             yield f'task "{name}" (in {", ".join(stages)}): {differs}'
+
+
+def _judges(recipe: Recipe) -> Iterator[str]:
+    used = {name for stage in recipe.stages for name in stage.rewarded_tasks()}
+    for name, task in recipe.tasks.items():
+        if isinstance(task, Judged) and name in used:
+            for who, config in task.judges().items():
+                if config.url:
+                    yield f'task "{name}": its {who}, {config.model}, must be answering at {config.url}'
 
 
 def _lengths(recipe: Recipe) -> Iterator[str]:

@@ -154,6 +154,17 @@ def test_a_sample_too_long_leaves_its_group_and_is_alone():
     assert [batch.segments for batch in batches] == [(Segment(70),), (Segment(20), Segment(8, 0), Segment(8, 0))]
 
 
+def test_answers_to_a_prompt_too_long_share_it_as_far_as_that_adds_a_quarter():
+    """A sample of 20 + 20 tokens must be held; 50 may be. So an answer of 8 joins, and the next pair starts another batch."""
+    batches = pack(answers(PROMPT, [1] * 20, [2] * 8, [3] * 8, [4] * 5), 20)
+    assert [batch.segments for batch in batches] == [
+        (Segment(20), Segment(20, 0), Segment(8, 0)),
+        (Segment(20), Segment(8, 0), Segment(5, 0)),
+    ]
+    # With one token more of room the prompt fits by itself, and only samples longer than the room stand alone.
+    assert [batch.lengths for batch in pack(answers(PROMPT, [1] * 20, [2] * 8, [3] * 8), 21)] == [(40,), (28,), (28,)]
+
+
 def test_without_sharing_every_sample_is_whole():
     batches = pack(answers(PROMPT, [1] * 12, [2] * 8), 100, share=False)
     assert [batch.segments for batch in batches] == [(Segment(32), Segment(28))]
@@ -192,7 +203,8 @@ def test_every_sample_can_be_read_back_whatever_the_order(told, max_tokens, rand
     found = []
     for batch in batches:
         found += whole(batch)
-        assert batch.num_tokens <= max_tokens or len(batch.segments) == 1
+        most = max(len(samples[i]) for i in batch.order)
+        assert batch.num_tokens <= max(max_tokens, 1.25 * most) or len(batch.segments) == 1
         assert [len(samples[i]) for i in batch.order] == [len(ids) for ids, _ in found[-len(batch.order) :]]
     assert sorted(found) == sorted((s.token_ids.tolist(), np.flatnonzero(s.mask).tolist()) for s in samples)
     random.shuffle(samples)

@@ -5,8 +5,10 @@ from rich.console import Console
 from cascade_rl.eval.matrix import Evaluation, Matrix
 from cascade_rl.eval.stats import mean_and_stderr
 from cascade_rl.eval.teachers import recovery
-from cascade_rl.observe.tables import print_matrix, print_recovery
+from cascade_rl.observe.report_run import StageView
+from cascade_rl.observe.tables import print_matrix, print_recovery, print_stages
 from cascade_rl.records import EvalRow
+from cascade_rl.run import StageDir
 
 
 def add(matrix, checkpoint, values, split="dev"):
@@ -58,3 +60,14 @@ def test_recovery_by_hand(tmp_path):
     assert rows == [["d", "SFT", "20.0", "60.0", "100.0", "50 ± 19"]]
     print_recovery("won back", recovery(matrix, "sft", "mopd", {"d": "rl"}, "dev"), {}, console)
     assert console.file.getvalue().count("–") == 1
+
+
+def test_what_the_stages_took_by_hand(tmp_path):
+    done = StageView(
+        1, "sft", "sft", "ab12", StageDir(tmp_path), "done",
+        metrics=[{"step": 1, "num_tokens": 900}, {"step": 2, "num_tokens": 1100}], timing=[{"seconds": 40.2}, {"seconds": 35}],
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    print_stages([done, StageView(2, "pick", "select", "cd34", StageDir(tmp_path), "done")], console)
+    rows = [[part.strip() for part in line.split("│")[1:-1]] for line in console.file.getvalue().splitlines() if "│" in line]
+    assert rows == [["sft", "sft", "2", "2,000", "1 min 15 s"], ["pick", "select", "–", "–", "–"]]

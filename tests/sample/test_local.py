@@ -1,5 +1,6 @@
 """The embedded sampler against transformers' own forward, and its promises: any order, any batch, any prefill, same answers."""
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -315,6 +316,44 @@ def test_what_contexts_begin_with_is_computed_once_and_changes_nothing(
     for ours, theirs in zip(chain(*together), chain(*alone), strict=True):
         assert ours.answer_ids == theirs.answer_ids
         assert ours.logps == pytest.approx(theirs.logps, abs=1e-5)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_long_prompt_goes_in_passes_and_answers_are_those_of_one_pass(
+    arch: str, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass holds at most `prefill_tokens`, so memory beyond keys and values does not grow with a prompt. Mamba takes all at once."""
+    context = [(7 * i * i + i) % 300 for i in range(400)]
+    sampler, whole, model = own(folder(arch), prefill_tokens=64), own(folder(arch), prefill_tokens=4096), load_model(folder(arch))
+    passes: list[int] = []
+    if arch in FAST:
+        run = Decoder.forward
+
+        def counted(self: Decoder, ids: torch.Tensor, position: torch.Tensor, attend: object) -> torch.Tensor:
+            passes.append(len(ids))
+            return run(self, ids, position, attend)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Decoder, "forward", counted)
+    else:
+        own_forward = sampler._generic.forward  # type: ignore[union-attr]
+
+        @functools.wraps(own_forward)
+        def noted(*args: object, **kwargs: object) -> object:
+            passes.append(kwargs["input_ids"].numel())  # type: ignore[union-attr,attr-defined]
+            return own_forward(*args, **kwargs)
+
+        monkeypatch.setattr(sampler._generic, "forward", noted)
+    groups = sampler.sample([context], 2, RAGGED, [5])
+    prefill = passes[: len(passes) - max(len(turn.answer_ids) for turn in groups[0]) + 1]
+    assert max(prefill) == (800 if arch == "nemotron_h" else 64)
+    assert_logps_are_the_models(model, groups)
+    assert ids(groups) == ids(whole.sample([context], 2, RAGGED, [5]))
+    passes.clear()
+    (row,) = sampler.score([context])
+    assert row == pytest.approx(
+        logps_of(model, Turn(tuple(context[:1]), tuple(context[1:]), tuple(row), "stop")).tolist(), abs=3e-5
+    )
+    assert max(passes) == (400 if arch == "nemotron_h" else 64)
 
 
 # --- when answers stop --------------------------------------------------------------------------------------------------------

@@ -142,11 +142,32 @@ def test_turns_are_limited_and_a_cut_turn_calls_nothing() -> None:
     task = Adding(max_turns=2)
     _, groups = run(task, [[CALL.format(1) + "<|im_end|>"], [CALL.format(1) + "<|im_end|>"]])
     assert len(groups[0].rollouts[0].turns) == 2
+    assert groups[0].rollouts[0].finish == "turns"  # it called, and would have gone on
     assert task.opened[0].total == 1
+    task = Adding(max_turns=2)
+    _, groups = run(task, [[CALL.format(1) + "<|im_end|>"], ["done<|im_end|>"]])
+    assert groups[0].rollouts[0].finish == "stop"
     task = Adding()
     _, groups = run(task, [[CALL.format(1)]])  # no stop token: the budget ran out
     assert groups[0].rollouts[0].finish == "length"
     assert task.opened[0].total == 0
+
+
+def test_tools_and_tasks_may_have_deadlines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_room, "TOOL_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(Counter, "timeout_s", 0.05, raising=False)
+    _, groups = run(Adding(), [[CALL.format(99) + "<|im_end|>"]])
+    assert "gave no answer in 0.05 s" in groups[0].rollouts[0].failure
+
+    async def slow(rollout: Rollout) -> Reward:
+        await asyncio.sleep(30)
+        return Reward(1.0)
+
+    monkeypatch.setattr(Adding, "grade_timeout_s", 0.05, raising=False)
+    task = Adding(grading=slow)
+    _, groups = run(task, [["done<|im_end|>"]])
+    (graded,) = grade_all(groups, {"adding": task})
+    assert graded.rewards[0].why == "no verdict in 0.05 s"
 
 
 def test_tool_errors_are_text_for_the_model_and_crashes_are_unscored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from cascade_rl.run import StageDir
 
 @dataclass(frozen=True)
 class Letters:
-    """Rewards the share of vowels in an answer; `grader` makes it misbehave."""
+    """Rewards the share of vowels in an answer ("long": its length); `grader` makes it misbehave."""
 
     name: str = "letters"
     domain: str = "toy"
@@ -36,6 +36,8 @@ class Letters:
             return Reward(1.0)
         if self.grader == "down" or (self.grader == "half" and rollout.index % 2):
             return Reward(None, why="the judge is down")
+        if self.grader == "long":
+            return Reward(min(1.0, len(rollout.answer) / 20))
         vowels = sum(c in "aeiou" for c in rollout.answer) / max(1, len(rollout.answer))
         return Reward(1 - vowels if self.grader == "consonants" else vowels)
 

@@ -1,5 +1,6 @@
 """What a step collects, by hand: filtering, refills, overlong answers, shaping, and the figures that are logged."""
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -43,6 +44,14 @@ def test_overlong_rollouts_get_zero_or_are_masked() -> None:
     assert values(overlong(told, "mask")) == [1.0, None, None]
     below = group(-2.0, -1.0, 0.5, cut=(0, 2))
     assert values(overlong(below, "zero")) == [-2.0, -1.0, 0.0]  # being cut is never better than being wrong
+
+
+def test_a_rollout_out_of_turns_is_cut_like_one_out_of_tokens() -> None:
+    told = group(1.0, 1.0)
+    out = dataclasses.replace(told, rollouts=(told.rollouts[0], dataclasses.replace(told.rollouts[1], finish="turns")))
+    assert values(overlong(out, "zero")) == [1.0, 0.0]
+    assert values(overlong(out, "mask")) == [1.0, None]
+    assert tally([out])["truncated"] == pytest.approx(1 / 2)
 
 
 def test_a_masked_rollout_is_in_neither_the_sum_nor_the_count() -> None:
@@ -131,6 +140,16 @@ def test_groups_without_signal_are_replaced_and_the_figures_are_of_all_that_was_
     assert told.metrics["reward"] == pytest.approx(6 / 14)  # over the kept ones it would be 1/2
     assert (told.metrics["solve_all"], told.metrics["solve_none"]) == pytest.approx((1 / 7, 2 / 7))
     assert (told.metrics["groups_sampled"], told.metrics["groups_kept"]) == (7, 4)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_groups_that_nobody_solves_are_left_out_where_asked(dynamic: bool) -> None:
+    """Rewards between 0 and 9, and nothing above 5: they differ, and still do not train."""
+    script = Script("5 1", "6 1", "9 0", *["0 1"] * 3)
+    told = collect(script, prompts_per_step=3, dynamic_filtering=dynamic, max_refills=1, solved_above=5.0)
+    assert [values(group) for group in told.groups] == [[6, 1], [9, 0]]
+    kept = collect(Script("5 1", "6 1", "9 0"), prompts_per_step=3, dynamic_filtering=dynamic)
+    assert len(kept.groups) == 3
 
 
 def test_each_tasks_figures_are_its_own() -> None:

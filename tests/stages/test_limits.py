@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.limits import first_growth
 from cascade_rl.stages.on_policy import TaskShare
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.sft import SFT, Source
@@ -80,3 +81,19 @@ def test_a_warm_up_longer_than_its_stage_is_told() -> None:
     assert "warm-up" not in Distill(**RL_TASKS, steps=30).arithmetic()
     assert "no further than 2.5e-05 of 5e-05" in SFT(**SFT_DATA, steps=5, warmup_steps=10).arithmetic()
     assert "no further than 1.5e-06 of 3e-06" in RL(**RL_TASKS, steps=5, warmup_steps=10).arithmetic()
+
+
+def test_growth_compares_means_of_five_steps() -> None:
+    lengths = [10.0, 30.0, 20.0, 15.0, 25.0]  # 20 on average
+    assert first_growth([*lengths, 1000.0], 0) is None, "no limit"
+    assert first_growth(lengths, 1.01) is None, "nothing to compare yet"
+    assert first_growth([*lengths, 60.0], 1.5) is None, "exactly as much is allowed: (30+20+15+25+60) / 5 is 30"
+    assert first_growth([*lengths, 61.0, 0.0], 1.5) == (6, pytest.approx(151 / 5 / 20))
+    assert first_growth([*lengths, 10.0, 60.0, 90.0], 1.5) == (8, pytest.approx(2.0))
+    assert first_growth([0.0] * 5 + [4.0] * 5, 3.0) == (9, pytest.approx(3.2)), "empty answers count as one token"
+
+
+def test_a_growth_below_one_is_no_limit() -> None:
+    for value in (1.0, 0.5, -2.0):
+        with pytest.raises(ValueError, match=f"^max_growth = {value} is a factor and must be more than 1"):
+            RL(**RL_TASKS, max_growth=value)

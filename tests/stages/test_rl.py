@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.stages.letters import lines, make_letters_model, run_rl
 from cascade_rl.errors import RunError
 from cascade_rl.run import StageDir
 from cascade_rl.sample.local import LocalSampler
+from cascade_rl.stages.context import StageContext
 from cascade_rl.stages.rl import RL
 
 
@@ -85,6 +87,44 @@ def test_a_batch_is_what_the_recipe_says(num: int, model: Path, tmp_path: Path) 
     told = "1 update;" if num == 1 else "2 updates;"
     resolved = json.loads((tmp_path / "run" / "recipe.resolved.json").read_text())
     assert f"4 prompts x 4 rollouts = 16 rollouts = {told}" in resolved["stages"][0]["arithmetic"]
+
+
+GROWING = {"steps": 30, "prompts_per_step": 6, "learning_rate": 5e-3, "max_new_tokens": 24, "overlong": "mask", "max_growth": 1.4}
+
+
+def test_answers_that_run_away_end_the_stage_and_the_checkpoint_is_that_of_the_step(model: Path, tmp_path: Path) -> None:
+    stage = run_rl(model, tmp_path / "run", grader="long", **GROWING)
+    told = [line["mean_tokens"] for line in metrics(stage)]
+    assert 6 <= len(told) < 30
+    assert fmean(told[-5:]) > 1.4 * fmean(told[:5])
+    assert fmean(told[-6:-1]) <= 1.4 * fmean(told[:5])
+    (note,) = json.loads(stage.lineage.read_text())["notes"]
+    assert re.fullmatch(
+        rf"ended after step {len(told)} of 30: answers are 1\.\d\d times as long as at the start since step {len(told)}, more than"
+        r" max_growth = 1\.4 \(\d+ tokens in step 1, \d+ in step \d+\)",
+        note,
+    )
+    assert json.loads(stage.lineage.read_text())["totals"]["steps"] == len(told)
+    assert stage.done
+
+
+def test_a_stage_that_went_on_after_a_stop_ends_at_the_same_step(model: Path, tmp_path: Path) -> None:
+    """What has been logged before counts."""
+    whole = run_rl(model, tmp_path / "whole", grader="long", **GROWING, save_every=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageContext, "finish", lambda *_args, **_kwargs: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            run_rl(model, tmp_path / "run", grader="long", **GROWING, save_every=4)
+    again = run_rl(model, tmp_path / "run", grader="long", **GROWING, save_every=4)
+    assert again.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert again.lineage.read_bytes() == whole.lineage.read_bytes()
+
+
+def test_answers_that_run_away_can_be_a_warning(model: Path, tmp_path: Path) -> None:
+    stage = run_rl(model, tmp_path / "run", grader="long", **{**GROWING, "on_growth": "warn", "steps": 14})
+    assert len(metrics(stage)) == 14
+    (note,) = json.loads(stage.lineage.read_text())["notes"]
+    assert note.startswith("answers are 1.")
 
 
 def test_where_the_time_goes_is_told(model: Path, tmp_path: Path) -> None:

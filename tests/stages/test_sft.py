@@ -94,6 +94,17 @@ def test_a_sample_too_long_can_be_skipped_and_is_counted(folder: Path, tmp_path:
     ]
 
 
+def test_a_sample_longer_than_the_models_context_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = folder / "model" / "config.json"
+    assert json.loads(config.read_text())["max_position_embeddings"] == 512
+    rows = tmp_path / "long.jsonl"
+    rows.write_text(json.dumps({"prompt": "q" * 700, "completion": "a"}) + "\n")
+    with pytest.raises(
+        DataError, match=r"long.jsonl:1 has 7\d\d tokens and the model takes 512; set pack_tokens = 512 and too_long"
+    ):
+        run(folder, tmp_path / "run", pack_tokens=2000, data=[{"rows": str(rows)}])
+
+
 def test_only_the_assistants_tokens_train(folder: Path, tmp_path: Path) -> None:
     """The answer's letters and the stop token; not the prompt, and not the empty think block that the prompt's suffix ends with."""
     rows = tmp_path / "one.jsonl"

@@ -79,6 +79,23 @@ def test_micro_batches_packing_and_sharing_do_not_change_loss_or_gradient(folder
     assert stats.num_tokens == sum(len(sample) for sample in make())
 
 
+def long_group() -> list[Sample]:
+    """Six short answers to a prompt of 600 tokens."""
+    rng = np.random.default_rng(3)
+    prompt = rng.integers(0, 290, 600)
+    rows = [np.r_[prompt, rng.integers(0, 290, own)].astype(np.int32) for own in (40, 35, 30, 20, 9, 1)]
+    return [Sample(ids, np.arange(len(ids)) >= 600) for ids in rows]
+
+
+def test_a_prompt_longer_than_a_micro_batch_trains_like_any_other_and_is_computed_once(folder):
+    """One such sample must be held; the other answers are small beside it."""
+    told_loss, told = plain_gradient(folder, long_group())
+    stats, found = gradient(Policy(folder, checkpointing=True), long_group(), 256)
+    assert stats.loss == pytest.approx(told_loss, rel=1e-6)
+    assert (found - told).norm() < 1e-6 * told.norm() + 1e-7
+    assert (stats.num_batches, stats.num_computed) == (1, 600 + 135)
+
+
 def test_a_shared_prompt_is_computed_once_unless_the_model_does_not_pack(folder, tmp_path):
     stats, _ = gradient(Policy(folder), groups(), 1000)
     assert stats.num_tokens == 33 + 5 + 2 * (5 * 40 + 62)

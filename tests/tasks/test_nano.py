@@ -11,11 +11,11 @@ from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import Message, Prompt
 from cascade_rl.tasks.drawn import split_of
-from cascade_rl.tasks.nano import NANO_TASKS, DrawnTask, ProgramTask, corpus
+from cascade_rl.tasks.nano import NANO_TASKS, DrawnTask, ProgramTask, RepairTask, corpus
 
 SPLITS = ("train", "dev", "test")
 ALL = pytest.mark.parametrize("cls", NANO_TASKS.values(), ids=list(NANO_TASKS))
-RUN_CODE = (ProgramTask,)  # a verdict costs a run
+RUN_CODE = (ProgramTask, RepairTask)  # a verdict costs a run
 GRADED = pytest.mark.parametrize(
     "cls",
     [pytest.param(cls, marks=needs_sandbox) if cls in RUN_CODE else cls for cls in NANO_TASKS.values()],

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from cascade_rl.tasks.nano.choice import FORMULAS
 from cascade_rl.tasks.nano.instructions import KINDS
 from cascade_rl.tasks.nano.math import say_difference, say_sum
 from cascade_rl.tasks.nano.program import SPECS, Spec, hidden_cases
-from cascade_rl.tasks.nano.repair import FUNCTIONS, apply_edit
+from cascade_rl.tasks.nano.repair import FUNCTIONS, fault_cases
 from cascade_rl.tasks.nano.tools import Database
 
 
@@ -275,7 +276,7 @@ def test_program_tests_hold_what_the_gold_gives() -> None:
 
 
 FILES = {"main.py": "def add(a, b):\n    return a - b", "util.py": "def sub(a, b):\n    return a - b"}
-FIXED = {**FILES, "main.py": "def add(a, b):\n    return a + b"}
+HIDDEN = {"files": FILES, "fail_to_pass": [["main.add(1, 2)", 3]], "pass_to_pass": [["util.sub(5, 2)", 3], ["main.add(4, 0)", 4]]}
 EDIT = "main.py\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE"
 
 
@@ -287,27 +288,50 @@ EDIT = "main.py\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>
         (EDIT.replace("main", "util"), 0.0),
         (EDIT.replace("main", "none"), 0.0),
         (EDIT.replace("a - b", "b - a"), 0.0),
-        (EDIT.replace("a + b", "b + a"), 0.0),
+        (EDIT.replace("a + b", "b + a"), 1.0),  # any right fix
+        (EDIT.replace("a + b", "a - -b"), 1.0),
+        (EDIT.replace("a + b", "a + b + 1"), 0.0),
+        (EDIT.replace("    return a + b", "    return 3 if b else 4"), 1.0),  # the tests say no more than this
+        (EDIT.replace("    return a + b", "    return a +"), 0.0),
+        (EDIT.replace("    return a + b", "import os\nos._exit(0)"), 0.0),
+        (f"{EDIT}\n{EDIT.replace('main', 'util')}", 0.0),  # breaks what worked
+        ("--- a/main.py\n+++ b/main.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n", 1.0),
         (EDIT.replace("=======\n", ""), 0.0),
         (f"{EDIT}\n{EDIT}", 0.0),
         (EDIT.replace("    return a - b\n", ""), 0.0),
     ],
 )
+@needs_sandbox
 def test_repair(answer: str, value: float) -> None:
-    assert grade(RepairTask(), {"before": FILES, "after": FIXED}, answer).value == value
+    assert grade(RepairTask(time_limit_s=10), HIDDEN, answer).value == value
 
 
-def test_an_edit_must_say_which_lines_it_means() -> None:
-    files = {"a.py": "x = 1\nx = 1"}
-    assert apply_edit(files, "a.py\n<<<<<<< SEARCH\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE")[0] is None
-    edited, _ = apply_edit(files, "a.py\n<<<<<<< SEARCH\nx = 1\nx = 1\n=======\nx = 2\n>>>>>>> REPLACE")
-    assert edited == {"a.py": "x = 2"}
-    assert files == {"a.py": "x = 1\nx = 1"}
+def test_the_prompts_of_repair_are_fixed() -> None:
+    """A model trained on its demonstrations meets the same ones whatever becomes of the verdict."""
+    told = [(p.id, p.messages, p.gold) for split in ("train", "dev", "test") for p in RepairTask().prompts(split)]  # type: ignore[arg-type]
+    assert hashlib.sha256(repr(told).encode()).hexdigest()[:16] == "3a2bea60557f456e"
 
 
-def test_each_fault_changes_its_function() -> None:
-    assert len({name for name, *_ in FUNCTIONS}) == len(FUNCTIONS)
-    assert all(right != wrong for _, _, right, wrong in FUNCTIONS)
+def test_each_fault_fails_a_hidden_test_and_no_other_function_has_one_to_fail() -> None:
+    assert len({function.name for function in FUNCTIONS}) == len(FUNCTIONS)
+    for function in FUNCTIONS:
+        for constant in range(2, 10) if "{c}" in function.right else (0,):
+            cases = fault_cases(function.name, constant)
+            assert any(told_apart for *_, told_apart in cases), function.name
+            assert any(value != cases[0][1] for _, value, _ in cases), function.name
+    for prompt in RepairTask().prompts("dev"):
+        assert prompt.reference["fail_to_pass"]
+
+
+@needs_sandbox
+def test_the_fault_itself_fails_its_tests() -> None:
+    """The files as they are, by an edit that changes nothing that runs."""
+    prompts = RepairTask().prompts("dev")[:40]
+    for prompt in prompts:
+        path, text = next(iter(prompt.reference["files"].items()))
+        first = text.splitlines()[0]
+        answer = f"{path}\n<<<<<<< SEARCH\n{first}\n=======\n# a comment\n{first}\n>>>>>>> REPLACE"
+        assert grade(RepairTask(), prompt.reference, answer).value == 0.0
 
 
 SOLD = {"kind": "stock", "state": {"pen": 5}, "final": {"pen": 3}, "says": "", "needs_calls": True}
@@ -408,6 +432,6 @@ def test_difficulty_settings_change_the_questions() -> None:
     copying = InstructionsTask(kinds=("combination:repeat_prompt",), max_instructions=1)
     assert all(copying.draw(rng).reference["ids"][0] == "combination:repeat_prompt" for _ in range(50))
     assert all(len(InstructionsTask(max_instructions=1).draw(rng).reference["ids"]) == 2 for _ in range(50))
-    assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["before"]) == 1 for _ in range(50))
+    assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["files"]) == 1 for _ in range(50))
     assert all(MathTask(max_number=9, max_factor=3, word_share=0).draw(rng).reference <= 18 for _ in range(200))
     assert all(len(SchemaTask(max_fields=1).draw(rng).reference["values"]) == 1 for _ in range(50))

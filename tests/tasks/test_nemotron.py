@@ -156,12 +156,13 @@ def test_the_papers_recipe_parses_and_plans_without_network_gpu_or_data(tmp_path
     plan = {item.stage.name: item for item in make_plan(recipe, tmp_path / "run")}
     assert not (tmp_path / "run").exists()
     assert list(plan) == [
-        "sft", "if-rl", "multi-rl", "select", "mopd", "rlhf", "long-rl", "code-rl", "swe-agentless", "swe-agentic",
+        "sft", "if-rl", "multi-rl", "rlhf-teacher", "select", "mopd", "rlhf", "long-rl", "code-rl", "swe-agentless", "swe-agentic",
     ]  # fmt: skip
     # 180 x 128 prompts x 16 rollouts, each of at most 49,152 tokens; 33,000 updates of 64 x 262,144.
     assert budget(plan["if-rl"].stage) == Budget(180, 23_040, 368_640, 368_640 * 49_152)
     assert budget(plan["sft"].stage) == Budget(33_000, tokens=33_000 * 64 * 262_144)
     assert budget(plan["select"].stage) == Budget()
+    assert (plan["rlhf-teacher"].start, plan["mopd"].start) == ("sft", "select")
     # The learning rate where training stops is that of a 40,000-step cosine: about 8.3e-6.
     assert plan["sft"].stage._lr(32_999) == pytest.approx(8.3e-6, rel=0.01)
     assert plan["mopd"].stage.lr(0) == pytest.approx(2e-7 + (2e-6 - 2e-7) / 30)
@@ -171,9 +172,10 @@ def test_the_papers_recipe_parses_and_plans_without_network_gpu_or_data(tmp_path
         "30B parameters",
         "one process on a CPU",
         "have never been run",
-        "needs a judge",
+        "no verdict of their own",
         "five databases",
         "data/nemotron/rlhf",
+        "Qwen/Qwen3-235B-A22B-Thinking-2507, must be answering at http",
     ):
         assert words in told, words
 

@@ -105,9 +105,9 @@ def pack(samples: Sequence[Sample], max_tokens: int, share: bool = True) -> list
     """The samples in as few batches of at most `max_tokens` tokens as first-fit decreasing finds.
 
     share: samples that start alike share a batch, and what they share is in it once; where they do not fit one batch, each of
-    theirs repeats it. No sample is ever cut: one longer than `max_tokens` makes a batch of its own (whether such a sample is
-    refused is the caller's affair). The order of `samples` does not matter: they are laid out by length and content, so a shuffled
-    list gives the same batches. Empty samples are dropped.
+    theirs repeats it. No sample is ever cut: one longer than `max_tokens` makes a batch of its own, or one with others that share
+    a prompt of more than `max_tokens` with it (`sharing.split`). The order of `samples` does not matter: they are laid out by length
+    and content, so a shuffled list gives the same batches. Empty samples are dropped.
 
     Raises ValueError when only some of the samples carry log-probs of a sampler or advantages.
     """

@@ -16,6 +16,8 @@ from cascade_rl.records import Sample
 
 # A shorter stretch costs more in matmuls over small pieces than it saves in tokens.
 MIN_SHARED = 16
+# How much larger than its longest sample a batch may be whose room not even the shared prompt fits.
+OVERFULL = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,14 @@ def node(start: int, stop: int, sample: int, children: tuple[Node, ...] = ()) ->
 
 
 def split(tree: Node, room: int) -> list[Node]:
-    """The tree as trees of at most `room` tokens that repeat what their parts share; only a whole sample may be larger."""
+    """The tree as trees of at most `room` tokens that repeat what their parts share; only a whole sample may be larger.
+
+    Where the stretch at the root has no room by itself (a prompt of 16,000 tokens in batches of 8,192), one sample must be held
+    anyway: its siblings join it as far as they make that no more than a quarter larger, so that the prompt is not computed for
+    each of them.
+    """
+    if tree.children and tree.length >= room:
+        room = max(room, int(longest(tree) * (1 + OVERFULL)))
     if tree.size <= room or not tree.children:
         return [tree]
     left = room - tree.length
@@ -78,6 +87,11 @@ def split(tree: Node, room: int) -> list[Node]:
         else:
             trees.append(node(tree.start, tree.stop, tree.sample, children))
     return trees
+
+
+def longest(tree: Node) -> int:
+    """Tokens from the root's start to the end of the longest sample."""
+    return tree.length + max((longest(child) for child in tree.children), default=0)
 
 
 def first_fit(sizes: Sequence[int], room: int) -> list[list[int]]:

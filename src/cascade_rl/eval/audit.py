@@ -18,7 +18,7 @@ from cascade_rl.eval.attacks import ATTACKS, TRAILING, attacks
 from cascade_rl.protocols import Task, Tools, gold_rollout
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.sample.background import run_async
-from cascade_rl.sample.rollout import TOOL_TIMEOUT_S, grade_all
+from cascade_rl.sample.rollout import grade_all, tool_timeout_s
 from cascade_rl.tasks.files import evenly
 
 if TYPE_CHECKING:
@@ -213,12 +213,13 @@ async def _played(task: Task, prompt: Prompt, messages: Sequence[Message]) -> Ro
 
 async def _result(tools: Tools, call: ToolCall) -> tuple[str, str]:
     """(text, failure) of a call, classified as in a rollout."""
+    timeout_s = tool_timeout_s(tools)
     try:
-        return await asyncio.wait_for(tools.call(call), TOOL_TIMEOUT_S), ""
+        return await asyncio.wait_for(tools.call(call), timeout_s), ""
     except ToolError as error:
         return f"Error: {error}", ""
     except TimeoutError:
-        return "", f'tool "{call.name}" gave no answer in {TOOL_TIMEOUT_S:g} s'
+        return "", f'tool "{call.name}" gave no answer in {timeout_s:g} s'
     except Exception as error:  # the boundary that classifies failures: a tool may be anyone's code
         return "", f'tool "{call.name}" crashed: {type(error).__name__}: {error}'
 

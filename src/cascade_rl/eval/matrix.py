@@ -59,8 +59,9 @@ def evaluate(groups: Iterable[Group], *, stage: str, checkpoint: str, split: Spl
     """Graded groups of any number of tasks -> one row for each task and metric.
 
     Metrics: `accuracy` (mean reward), `pass@k` for k = 2, 4, 8, ... up to the samples a prompt has (full marks count as a pass),
-    `unscored`, `truncated` and `format_error_rate` (shares of samples), `mean_tokens` (sampled tokens an answer). A figure that
-    nothing was measured for has no row: a task whose every sample is unscored has no accuracy, only `unscored` = 1.
+    `unscored`, `truncated` and `format_error_rate` (shares of samples), `mean_tokens` (sampled tokens an answer), and each part of
+    the rewards under its own name, over the samples that have it. A figure that nothing was measured for has no row: a task whose
+    every sample is unscored has no accuracy, only `unscored` = 1.
 
     Raises DataError for ungraded groups, prompts of another split, a prompt that comes twice, or a task of two domains.
     """
@@ -85,6 +86,8 @@ def evaluate(groups: Iterable[Group], *, stage: str, checkpoint: str, split: Spl
         scores[task] = {name: [reward.value for reward in group.rewards] for name, group in task_groups.items()}
         domain = next(iter(task_groups.values())).prompt.domain
         figures = _figures(list(task_groups.values()), list(scores[task].values()))
+        parts = _parts(list(task_groups.values()))
+        figures |= {name: figure for name, figure in parts.items() if name not in figures}
         rows += [
             EvalRow(stage, checkpoint, task, domain, split, metric, figure.n, figure.mean, figure.stderr)
             for metric, figure in figures.items()
@@ -101,11 +104,17 @@ def _figures(groups: Sequence[Group], scores: Sequence[PromptScores]) -> dict[st
     most = max(len(samples) for samples in scores)
     figures |= {f"pass@{k}": mean_pass_at_k(scores, k) for k in (2**i for i in range(1, most.bit_length()))}
     figures["unscored"] = mean_and_stderr([[float(score is None) for score in samples] for samples in scores])
-    figures["truncated"] = over_rollouts(lambda rollout: rollout.finish == "length")
+    figures["truncated"] = over_rollouts(lambda rollout: rollout.finish != "stop")
     if any(group.prompt.tools for group in groups):
         figures["format_error_rate"] = over_rollouts(lambda rollout: rollout.format_errors > 0)
     figures["mean_tokens"] = over_rollouts(lambda rollout: rollout.num_sampled)
     return figures
+
+
+def _parts(groups: Sequence[Group]) -> dict[str, Estimate]:
+    """The parts of the rewards, such as "agreement" of a judge: each over the prompts that have it."""
+    names = dict.fromkeys(name for group in groups for reward in group.rewards for name in reward.parts)
+    return {name: mean_and_stderr([[reward.parts.get(name) for reward in group.rewards] for group in groups]) for name in names}
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,22 @@ class Matrix:
 
     matrix = Matrix.load(run_folder).add(evaluate(groups, stage="sft", checkpoint="02-sft-ab12", split="dev"))
     matrix.row("02-sft-ab12", "arith", "dev").mean
+
+    branches: checkpoints of stages whose result is a judge or a teacher and never the student; they have rows, but nothing is a
+    regression against them, nor are they one.
     """
 
     folder: Path
     rows: tuple[EvalRow, ...] = ()
+    branches: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, folder: Path) -> "Matrix":
         """The matrix of a run folder; without rows when it has none yet."""
-        path = RunDir(folder).matrix
+        run = RunDir(folder)
+        path, branches = run.matrix, _branches(run)
         if not path.exists():
-            return cls(folder)
+            return cls(folder, branches=branches)
         try:
             rows = [
                 EvalRow(**{**row, "stderr": math.nan if row["stderr"] is None else row["stderr"]})
@@ -132,7 +146,7 @@ class Matrix:
             ]
         except (KeyError, TypeError) as error:
             raise RunError(f"{path}: not a matrix ({error}); each row holds {', '.join(EvalRow.__slots__)}") from None
-        return cls(folder, tuple(rows))
+        return cls(folder, tuple(rows), branches)
 
     def add(self, evaluation: Evaluation) -> "Matrix":
         """Append rows and scores; whatever was there of the same checkpoint, tasks and split is replaced in its place."""
@@ -181,15 +195,31 @@ class Matrix:
         return {row.task: row.domain for row in self.rows if split is None or row.split == split}
 
 
+def _branches(run: RunDir) -> frozenset[str]:
+    """As the resolved recipe has them; none for a folder of `cascade eval`, or a file of another kind."""
+    try:
+        told = read_json(run.recipe) if run.recipe.is_file() else {}
+    except RunError:  # whoever shows the run says so; the figures are still good
+        return frozenset()
+    stages = told.get("stages", []) if isinstance(told, dict) else []
+    return frozenset(
+        run.stage(index, stage["name"], stage["fingerprint"]).root.name
+        for index, stage in enumerate(stages, 1)
+        if isinstance(stage, dict) and stage.get("branch") and {"name", "fingerprint"} <= stage.keys()
+    )
+
+
 def best_earlier(matrix: Matrix, checkpoint: str, task: str, split: Split) -> EvalRow | None:
     """The highest accuracy on `task` among the checkpoints before this one (the first of equals); None when there is none."""
     order = list(matrix.checkpoints())
-    rows = [matrix.row(earlier, task, split) for earlier in order[: order.index(checkpoint)]]
+    before = [earlier for earlier in order[: order.index(checkpoint)] if earlier not in matrix.branches]
+    rows = [matrix.row(earlier, task, split) for earlier in before]
     return max((row for row in rows if row is not None), key=lambda row: row.mean, default=None)
 
 
 def significant_changes(matrix: Matrix, checkpoint: str, against: str | None = None, split: Split = "dev") -> list[Change]:
-    """Every task of `checkpoint` compared on the same prompts with `against` (None: with each task's best earlier checkpoint).
+    """Every task of `checkpoint` compared on the same prompts with `against` (None: with each task's best earlier checkpoint; a branch
+    is compared only when it is asked for by name).
 
     All tasks are listed; `verdict` says which of them changed. The p values are corrected (Holm) over the tasks, so that the
     chance of even one false alarm in a row of the matrix is about 5%. The best of many earlier checkpoints is in part lucky:
@@ -199,6 +229,8 @@ def significant_changes(matrix: Matrix, checkpoint: str, against: str | None = N
     for name in (checkpoint,) if against is None else (checkpoint, against):
         if name not in known:
             raise RunError(unknown("matrix: checkpoint", name, known))
+    if against is None and checkpoint in matrix.branches:
+        return []
     found: list[Change] = []
     scores = matrix.scores(checkpoint, split)
     for task, domain in matrix.tasks(split).items():

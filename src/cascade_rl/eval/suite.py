@@ -114,6 +114,7 @@ class Suite:
                 groups = self.ask(sampler, task, split)
                 Matrix.load(self.run.root).add(evaluate(groups, stage=stage, checkpoint=checkpoint, split=split))
                 self._keep_rollouts(groups, stage, checkpoint, task, split)
+                self._keep_facets(groups, checkpoint, task, split)
                 recorded = {**recorded, task: wanted[task]}
                 write_json(ledger, recorded)
                 rewards = [reward for group in groups for reward in group.rewards]
@@ -141,6 +142,14 @@ class Suite:
         ]
         place = self.run.evals / f"{checkpoint}.{split}.rollouts" / f"{task}.jsonl"
         write_atomic(place, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+    def _keep_facets(self, groups: Sequence[Group], checkpoint: str, task: str, split: Split) -> None:
+        """RUN/eval/<checkpoint>.<split>.facets.json: task -> prompt id -> what the prompt is like, where the task says."""
+        told = {group.prompt.id: dict(group.prompt.facets) for group in groups if group.prompt.facets}
+        place = self.run.facets(checkpoint, split)
+        kept = read_json(place) if place.exists() else {}
+        if told or task in kept:
+            write_json(place, {**kept, task: told})
 
 
 def rollout_groups(sampler: "LocalSampler", suite: Suite, prompts: Sequence[Prompt], seed: int) -> list[Group]:

@@ -186,7 +186,7 @@ function draw() {
   if (!row) return detail.replaceChildren(make("p", { className: "absent" }, "No rollout of this kind was kept."));
   const facts = [`${row.stage}`, row.step === undefined ? "evaluation" : `step ${row.step}`, row.split, `${row.domain} domain`,
     row.version === undefined ? null : `weights ${row.version}`, `${row.num_tokens} tokens sampled`,
-    row.finish === "length" ? "ended at the token limit" : "ended by itself",
+    row.finish === "length" ? "ended at the token limit" : row.finish === "turns" ? "ended at the turn limit" : "ended by itself",
     row.format_errors ? `${row.format_errors} malformed tool calls` : null,
     row.advantage === undefined ? null : `advantage ${figure(row.advantage)}`];
   const parts = Object.entries(row.reward?.parts || {}).map(([name, value]) => `${name} ${figure(value)}`).join(", ");

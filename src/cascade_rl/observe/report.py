@@ -16,6 +16,7 @@ from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.observe.report_curves import curves_section, lineage_section
 from cascade_rl.observe.report_distill import distill_section
 from cascade_rl.observe.report_follow import follow_section, followed
+from cascade_rl.observe.report_grid import grid_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
 from cascade_rl.observe.report_matrix import all_changes, matrix_section
 from cascade_rl.observe.report_rollouts import Chosen, choose_rollouts
@@ -50,11 +51,13 @@ def page(view: RunView) -> str:
         return follow_section(thread)
 
     thread: dict[str, Any] = {"stages": {}, "prompts": []}
+    documents = _guarded(view, "grid", lambda: _titled("Long documents", "documents", grid_section(view)))
     parts = [
         _guarded(view, "matrix", first_screen),
         tag("h2", "Follow a prompt", id="prompts"),
         _guarded(view, "prompts", follow),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
+        documents,
         tag("h2", "Curves", id="curves"),
         _guarded(view, "curves", lambda: curves_section(view)),
         tag("h2", "Lineage", id="lineage"),
@@ -77,7 +80,8 @@ def page(view: RunView) -> str:
         tag("style", Html(style)),
     )
     learns = view.teachers or any(stage.kind == "distill" for stage in view.stages)
-    names = ("matrix", "prompts", *(("distillation",) if learns else ()), "curves", "lineage", "rollouts")
+    some = [name for name, there in (("distillation", learns), ("documents", documents is not None)) if there]
+    names = ("matrix", "prompts", *some, "curves", "lineage", "rollouts")
     body = join(
         tag("header", tag("h1", view.name), _subtitle(view), tag("nav", *(tag("a", name, href=f"#{name}") for name in names))),
         tag("main", *problems, *parts),

@@ -6,6 +6,7 @@ from typing import Any
 from cascade_rl.observe.report_html import Html, join, tag
 from cascade_rl.observe.report_matrix import splits_of
 from cascade_rl.observe.report_run import RunView
+from cascade_rl.records import Split
 
 Record = dict[str, Any]
 
@@ -18,7 +19,9 @@ def followed(view: RunView, rows: list[Record]) -> Record:
         if row.get("step") is None:
             shown.setdefault((row["split"], row["task"], row["prompt"]), set()).add(row["stage"])
     order = {split: list(view.matrix.checkpoints(split).items()) for split in splits_of(view.matrix)}
-    scores = {split: {name: view.matrix.scores(name, split) for name, _ in told} for split, told in order.items()}
+    scores: dict[Split, Any] = {
+        split: {name: view.matrix.scores(name, split) for name, _ in told} for split, told in order.items()
+    }
     prompts = []
     for (split, task, prompt), stages in shown.items():
         if len(stages) > 1 and split in order:

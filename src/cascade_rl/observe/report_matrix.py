@@ -36,7 +36,7 @@ def all_changes(matrix: Matrix) -> dict[Split, Changes]:
 
 def won_back(matrix: Matrix, split: Split, changes: Changes) -> Changes:
     """Cells significantly above the checkpoint before, and no more than back at the task's best: recoveries."""
-    order = list(matrix.checkpoints(split))
+    order = list(of_student(matrix, split))
     found: Changes = {}
     for before, checkpoint in itertools.pairwise(order):
         for change in significant_changes(matrix, checkpoint, against=before, split=split):
@@ -44,6 +44,11 @@ def won_back(matrix: Matrix, split: Split, changes: Changes) -> Changes:
             if change.verdict == "rise" and (place not in changes or changes[place].verdict == "same"):
                 found[place] = change
     return found
+
+
+def of_student(matrix: Matrix, split: Split) -> dict[str, str]:
+    """checkpoint -> stage, of those that were the student; a branch makes a judge or a teacher."""
+    return {name: stage for name, stage in matrix.checkpoints(split).items() if name not in matrix.branches}
 
 
 def splits_of(matrix: Matrix) -> list[Split]:

@@ -5,7 +5,7 @@ import math
 from cascade_rl.eval.matrix import Change, significant_changes
 from cascade_rl.observe.report_distill import named_teachers, recoveries
 from cascade_rl.observe.report_html import Html, duration, join, large, tag
-from cascade_rl.observe.report_matrix import Changes, counted, splits_of, won_back
+from cascade_rl.observe.report_matrix import Changes, counted, of_student, splits_of, won_back
 from cascade_rl.observe.report_run import RunView
 from cascade_rl.records import Split
 
@@ -20,10 +20,10 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
         figures.append((large(tokens), "tokens trained on"))
     if seconds:
         figures.append((duration(seconds), "of training"))
-    split: Split | None = next((split for split in splits_of(view.matrix) if len(view.matrix.checkpoints(split)) > 1), None)
+    split: Split | None = next((split for split in splits_of(view.matrix) if len(of_student(view.matrix, split)) > 1), None)
     sentence = ""
     if split:
-        names = view.matrix.checkpoints(split)
+        names = of_student(view.matrix, split)
         first, last = _first(view, split), list(names)[-1]
         verdicts = [change.verdict for change in significant_changes(view.matrix, last, against=first, split=split)]
         drops = [change for change in changes[split].values() if change.verdict == "drop"]
@@ -42,7 +42,7 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
 
 def _first(view: RunView, split: Split) -> str:
     """What the last checkpoint is compared with: the last SFT stage that others follow, else the first checkpoint."""
-    order = list(view.matrix.checkpoints(split))
+    order = list(of_student(view.matrix, split))
     taught = {stage.dir.root.name for stage in view.stages if stage.kind == "sft"}
     return next((checkpoint for checkpoint in reversed(order[:-1]) if checkpoint in taught), order[0])
 

@@ -1,4 +1,4 @@
-"""The regression matrix on the terminal."""
+"""What a run ends with on the terminal: the regression matrix, what was won back, what each stage took."""
 
 import math
 import sys
@@ -8,8 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cascade_rl.eval.keep import Kept
 from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, significant_changes
 from cascade_rl.eval.teachers import Recovery
+from cascade_rl.observe.report_html import duration
+from cascade_rl.observe.report_run import StageView
 from cascade_rl.records import EvalRow, Split
 
 MARKS = {"rise": (" ▲", "bold green"), "drop": (" ▼", "bold red"), "same": ("", "")}
@@ -71,6 +74,32 @@ def print_recovery(title: str, found: Sequence[Recovery], stages: Mapping[str, s
         share = "–" if math.isnan(told.recovered) else f"{100 * told.recovered:.0f} ± {100 * told.stderr:.0f}"
         table.add_row(Text(told.domain), Text(stages.get(told.teacher, told.teacher)), *means, share)
     (console or _output()).print(table)
+
+
+def print_stages(stages: Sequence[StageView], console: Console | None = None) -> None:
+    """What each stage took: steps, tokens that went through training, and the time of its steps."""
+    table = Table(title="what the stages took", title_justify="left")
+    table.add_column("stage", style="bold")
+    table.add_column("kind")
+    for name in ("steps", "tokens trained", "time"):
+        table.add_column(name, justify="right")
+    for told in stages:
+        steps, tokens = (f"{number:,.0f}" if number else "–" for number in (told.num_steps, told.num_tokens))
+        table.add_row(Text(told.name), told.kind, steps, tokens, duration(told.seconds) if told.seconds else "–")
+    (console or _output()).print(table)
+
+
+def print_kept(found: Sequence[Kept], seconds: Sequence[float], samples: int, console: Console | None = None) -> None:
+    """What `cascade filter` made of each task's prompts, and what it cost."""
+    console = console or _output()
+    table = Table(title=f"prompts after {samples} answers each", title_justify="left")
+    table.add_column("task", style="bold")
+    for name in ("asked", "always solved, dropped", "never solved", "of these kept", "unscored", "kept", "tokens", "seconds"):
+        table.add_column(name, justify="right")
+    for kept, took in zip(found, seconds, strict=True):
+        counts = (kept.num_prompts, kept.num_always, kept.num_never, kept.num_never_kept, kept.num_unscored, len(kept.kept))
+        table.add_row(Text(kept.task), *(f"{count:,}" for count in (*counts, kept.num_tokens)), f"{took:,.1f}")
+    console.print(table)
 
 
 def _output() -> Console:

@@ -195,7 +195,7 @@ class LocalSampler:
                 return self._batching(self._decoder).run(answers)
             return run_lanes([self._batching(self._decoder, num) for _ in range(num)], deal(answers, num))
         assert self._generic is not None
-        return sample_generic(self._generic, answers, self.max_batch)
+        return sample_generic(self._generic, answers, self.max_batch, self.prefill_tokens)
 
     def _batching(self, decoder: Decoder, lanes: int = 1) -> Batching:
         """A batch of one of so many lanes, with its part of the bounds."""
@@ -223,7 +223,7 @@ class LocalSampler:
             scores = self._batching(self._decoder).score(sequences, temperature)
         else:
             assert self._generic is not None
-            scores = [score_generic(self._generic, ids, temperature) for ids in sequences]
+            scores = [score_generic(self._generic, ids, temperature, self.prefill_tokens) for ids in sequences]
         if any(logp != logp for row in scores for logp in row):
             raise NonFiniteError("sampler: the model gave logits that are not finite; its weights are damaged or it overflowed")
         return scores

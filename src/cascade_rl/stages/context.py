@@ -15,7 +15,7 @@ from cascade_rl.errors import DataError, Interrupted, RenderError
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
-from cascade_rl.observe.log import Log, rollout_row
+from cascade_rl.observe.log import Log, read_log, rollout_row
 from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group
@@ -116,6 +116,10 @@ class StageContext:
         self._logs["timing"].write({"step": step, "seconds": round(now - self._clock, 4), **parts})
         self._clock = now
         self._seconds.clear()
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The lines that `log` has written so far, those of before a resume included."""
+        return read_log(self.dir.metrics)
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:

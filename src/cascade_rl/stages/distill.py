@@ -113,7 +113,6 @@ class Distill(OnPolicy):
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
         from cascade_rl.sample.local import LocalSampler
-        from cascade_rl.stages.feed import Feed
 
         chosen = self.choose(ctx)
         told = {"student": ctx.earlier[-1].name, "teachers": {domain: teacher.name for domain, teacher in chosen.items()}}
@@ -127,7 +126,7 @@ class Distill(OnPolicy):
             teachers.heads()  # teachers that cannot be compared are refused before step 1
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
-        feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)
+        feed = self.feed(ctx)
         collector = Collector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
         sampler.load(policy.weights(), version=first)

@@ -1,9 +1,14 @@
-"""Limits that the settings of every stage keep; each check raises ValueError with the key, its value and what it must be."""
+"""Limits that the settings of every stage keep; each check raises ValueError with the key, its value and what it must be.
+
+And one on what a stage may do to its model: how much longer its answers may get."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
+GROWTH_STEPS = 5  # a step's mean length is noisy: the first so many are compared with the last so many
 LARGEST = 1e9  # of any setting: what is beyond is a slip, and overflows in single precision or takes all memory
 
 
@@ -51,3 +56,18 @@ def warmup_note(config: Any) -> str:
         f"; its warm-up of {config.warmup_steps:,} steps is longer than the stage, so the learning rate gets no further than"
         f" {reached:.2g} of {config.learning_rate:g}"
     )
+
+
+def first_growth(lengths: Sequence[float], most: float) -> tuple[int, float] | None:
+    """The first step whose answers are more than `most` times as long as the first ones, and how many times; None: there is none.
+
+    lengths: the mean length of each step's answers. Means over GROWTH_STEPS steps are compared, the first and those up to the step.
+    """
+    if not most or len(lengths) <= GROWTH_STEPS:
+        return None
+    start = max(1.0, fmean(lengths[:GROWTH_STEPS]))
+    for step in range(GROWTH_STEPS + 1, len(lengths) + 1):
+        times = fmean(lengths[step - GROWTH_STEPS : step]) / start
+        if times > most:
+            return step, times
+    return None

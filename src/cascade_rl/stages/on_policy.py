@@ -1,15 +1,18 @@
 """What the stages that train on their own rollouts have in common: settings, their limits, and the proof of on-policyness."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import RunError
-from cascade_rl.records import Group, SamplingParams
+from cascade_rl.protocols import Task
+from cascade_rl.records import Group, Prompt, SamplingParams
 from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer
 
 if TYPE_CHECKING:
     from cascade_rl.model.policy import Policy
+    from cascade_rl.stages.context import StageContext
+    from cascade_rl.stages.feed import Feed
     from cascade_rl.stages.step import StepStats
 
 # Mean |log p of the trainer - log p of the sampler| above which a run stops: rounding is 1e-6 in float32, and bf16 noise 0.03.
@@ -18,10 +21,14 @@ MAX_GAP = {"float32": 1e-3, "bfloat16": 0.2}
 
 @dataclass(frozen=True)
 class TaskShare:
-    """A task of a stage: `{ task = "choice", weight = 55 }`; its share of the prompts is its weight over all weights."""
+    """A task of a stage: `{ task = "choice", weight = 55 }`; its share of the prompts is its weight over all weights.
+
+    keep: a file that `cascade filter` wrote; of the task's prompts only those that it keeps are asked.
+    """
 
     task: str
     weight: float = 1.0
+    keep: str = ""
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -33,6 +40,8 @@ class TaskShare:
 class OnPolicy:
     """The settings that `rl` and `distill` share.
 
+    start             the earlier stage whose checkpoint it trains ("": the stage before; "start": the model of the run).
+    branch            its checkpoint is a judge's or a teacher's, not the student's: the next stage goes on from the one before it.
     tasks, steps, prompts_per_step, group_size    a step samples group_size rollouts of each of prompts_per_step prompts.
     temperature, top_p, max_new_tokens            sampling; max_new_tokens is the budget of a whole rollout, all turns together.
     importance_low, importance_high   bounds of the weight pi_train / pi_sampler, where the stage uses it.
@@ -42,9 +51,16 @@ class OnPolicy:
     rollouts_every    steps between written rollouts (0: none); the first group of each task is written.
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every", "rollouts_every")
+    NOT_IN_FINGERPRINT: ClassVar = (
+        "save_every",
+        "rollouts_every",
+        "start",
+        "branch",
+    )  # the start is known by its own fingerprint
 
     name: str = ""
+    start: str = ""
+    branch: bool = False
     tasks: tuple[TaskShare, ...] = ()
     steps: int = 50
     prompts_per_step: int = 128
@@ -88,6 +104,23 @@ class OnPolicy:
 
     def files(self) -> tuple[str, ...]:
         return ()
+
+    def keep_files(self) -> tuple[str, ...]:
+        """Files whose content says which prompts are asked."""
+        return tuple(share.keep for share in self.tasks if share.keep)
+
+    def prompts(self, tasks: Mapping[str, Task]) -> list[Sequence[Prompt]]:
+        """The training prompts of each share. Raises DataError for a file of kept prompts that does not fit its task."""
+        from cascade_rl.eval.keep import kept_prompts
+
+        asked = [(share, tasks[share.task].prompts("train")) for share in self.tasks]
+        return [kept_prompts(share.keep, share.task, prompts) if share.keep else prompts for share, prompts in asked]
+
+    def feed(self, ctx: "StageContext") -> "Feed[Prompt]":
+        """The order in which prompts are asked."""
+        from cascade_rl.stages.feed import Feed
+
+        return Feed(self.prompts(ctx.tasks), [share.weight for share in self.tasks], ctx.seed)
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_new_tokens)

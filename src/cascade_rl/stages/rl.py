@@ -9,8 +9,9 @@ from cascade_rl.algo.advantages import ADVANTAGES
 from cascade_rl.algo.samples import to_samples
 from cascade_rl.records import Sample
 from cascade_rl.stages.collect import SignalCollector
-from cascade_rl.stages.limits import check_at_least, warmup_note
+from cascade_rl.stages.limits import check_at_least, first_growth, warmup_note
 from cascade_rl.stages.on_policy import OnPolicy, dtype_name, figures
+from cascade_rl.stages.watch import HackingWatch
 
 if TYPE_CHECKING:
     from cascade_rl.algo.policy_loss import PolicyLoss
@@ -32,8 +33,12 @@ class RL(OnPolicy):
     kl                coefficient of the KL to the stage's start (the paper: 0; 0.03 in RLHF).
     importance        weight for a sampler that differs from the trainer: "none", "truncate" (TIS) or "mask" (IcePop), with bounds.
     dynamic_filtering drop groups whose rollouts all have the same reward and draw others, at most max_refills times a step.
-    overlong          a rollout cut at its budget: "zero" gives it reward 0, "mask" leaves it out as if unscored.
+    solved_above      groups without a reward above it do not train, and count as without signal (the paper, agentless SWE RL where a
+                      judge gives a probability: 0.5; left out: off).
+    overlong          a rollout cut at its budget of tokens or turns: "zero" gives it reward 0, "mask" leaves it out as if unscored.
     soft_overlong_tokens   the last so many tokens of the budget cost up to 1 of the reward, linearly (DAPO; 0: off).
+    max_growth        answers of five steps on average may be so many times as long as those of the first five (0: no limit). Beyond,
+                      on_growth says whether the stage ends there or warns. In the paper's long-context RL they ran away after 30 steps.
     """
 
     name: str = "rl"
@@ -46,13 +51,18 @@ class RL(OnPolicy):
     importance: Literal["none", "truncate", "mask"] = "none"
     dynamic_filtering: bool = True
     max_refills: int = 3
+    solved_above: float | None = None
     overlong: Literal["zero", "mask"] = "zero"
     soft_overlong_tokens: int = 0
+    max_growth: float = 0.0
+    on_growth: Literal["end", "warn"] = "end"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "updates_per_batch")
         check_at_least(self, 0, "clip_low", "clip_high", "kl", "max_refills", "soft_overlong_tokens")
+        if self.max_growth and not self.max_growth > 1:
+            raise ValueError(f"max_growth = {self.max_growth} is a factor and must be more than 1; 0 turns the limit off")
         if self.group_size < 2:
             raise ValueError(
                 f"group_size = {self.group_size} must be at least 2: a rollout is judged against the others of its group"
@@ -82,16 +92,19 @@ class RL(OnPolicy):
         from cascade_rl.model.optim import AdamW
         from cascade_rl.model.policy import Policy
         from cascade_rl.sample.local import LocalSampler
-        from cascade_rl.stages.feed import Feed
 
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         optim = AdamW(policy.model, betas=self.betas, weight_decay=self.weight_decay)
         start = Policy(ctx.start, dtype=ctx.dtype) if self.kl else None
         sampler = LocalSampler(policy.model, dtype=dtype_name(policy), tokenizer=policy.tokenizer)
-        feed = Feed([ctx.tasks[share.task].prompts("train") for share in self.tasks], [s.weight for s in self.tasks], ctx.seed)
+        feed = self.feed(ctx)
         collector = SignalCollector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
+        watch = HackingWatch()
+        for line in ctx.metrics():  # of the steps before a resume
+            ctx.notes.extend(watch.add(line))
         sampler.load(policy.weights(), version=first)
+        lengths = [line["mean_tokens"] for line in ctx.metrics()]
         with ctx.progress(self.steps, first) as bar:
             for step in range(first, self.steps):
                 batch = collector.collect(step)
@@ -102,11 +115,26 @@ class RL(OnPolicy):
                 with ctx.timed("sync"):
                     sampler.load(policy.weights(), version=step + 1)
                 ctx.log(step + 1, {**batch.metrics, **figures(stats), "on_policy": verdict, "learning_rate": self.lr(step)})
+                for warning in watch.add(batch.metrics):
+                    ctx.note(warning)
                 if self.rollouts_every and step % self.rollouts_every == 0:
                     ctx.log_rollouts(step + 1, batch.groups, ADVANTAGES[self.advantage])
                 bar.step(step + 1, {"reward": batch.metrics.get("reward")}, tokens=batch.num_sampled)
+                lengths.append(batch.metrics["mean_tokens"])
+                if self.on_growth == "end" and first_growth(lengths, self.max_growth):
+                    break
                 ctx.save_if_due(step + 1, self.steps, self.save_every, policy, optim, feed)
-        ctx.finish(policy.save, {"steps": self.steps, "prompts": feed.draws, "rollouts": feed.draws * self.group_size})
+        self._tell_growth(lengths, ctx)
+        ctx.finish(policy.save, {"steps": len(lengths), "prompts": feed.draws, "rollouts": feed.draws * self.group_size})
+
+    def _tell_growth(self, lengths: Sequence[float], ctx: "StageContext") -> None:
+        if found := first_growth(lengths, self.max_growth):
+            step, times = found
+            ended = f"ended after step {step} of {self.steps}: " if self.on_growth == "end" else ""
+            ctx.note(
+                f"{ended}answers are {times:.2f} times as long as at the start since step {step}, more than max_growth ="
+                f" {self.max_growth:g} ({lengths[0]:.0f} tokens in step 1, {lengths[-1]:.0f} in step {len(lengths)})"
+            )
 
     def _update(
         self, policy: "Policy", optim: "AdamW", start: "Policy | None", samples: Sequence[Sample], step: int

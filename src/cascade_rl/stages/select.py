@@ -19,6 +19,8 @@ class Select:
     """
 
     NOT_IN_FINGERPRINT: ClassVar = ()
+    start: ClassVar = ""  # always from the stage before, and the next stage from it
+    branch: ClassVar = False
 
     name: str = "select"
     significance: float = 0.05

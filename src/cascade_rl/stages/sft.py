@@ -41,6 +41,7 @@ class Source:
 class SFT:
     """The stage's settings; the frozen config is the stage.
 
+    start, branch      where it begins and whether the next stage goes on from it, as for `rl`.
     data               the mixture.
     steps              optimizer steps.
     batch_size         packed sequences a step.
@@ -55,9 +56,11 @@ class SFT:
     save_every         steps between saved states (0: only at the end).
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every",)  # changes nothing that a checkpoint holds
+    NOT_IN_FINGERPRINT: ClassVar = ("save_every", "start", "branch")  # changes nothing that a checkpoint holds
 
     name: str = "sft"
+    start: str = ""
+    branch: bool = False
     data: tuple[Source, ...] = ()
     steps: int = 100
     batch_size: int = 8
@@ -151,6 +154,12 @@ class SFT:
             )
         if too_long:
             ctx.note(f'{len(too_long)} samples of "{source.label}" skipped: longer than {self.pack_tokens} tokens')
+        longest = max(samples, key=len, default=None)
+        if longest is not None and ctx.renderer.max_context is not None and len(longest) > ctx.renderer.max_context:
+            raise DataError(
+                f'stage "{self.name}": {longest.source} has {len(longest)} tokens and the model takes {ctx.renderer.max_context};'
+                f' set pack_tokens = {ctx.renderer.max_context} and too_long = "skip", or take a model with a longer context'
+            )
         if not samples:
             raise DataError(f'stage "{self.name}": "{source.label}" has no sample to train on')
         return samples

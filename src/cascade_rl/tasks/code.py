@@ -2,18 +2,22 @@
 
 import ast
 import functools
+import hashlib
 import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cascade_rl.errors import RecipeError
-from cascade_rl.grade.unit_tests import CallTest, grade_calls
+from cascade_rl.grade.once import Once
+from cascade_rl.grade.unit_tests import CallTest, Verdict, grade_calls
 from cascade_rl.records import Reward
 from cascade_rl.sandbox.process import MB, Isolation, Limits, shared_pool
 
 # A fence of backticks or tildes at the start of a line, what it says it holds, and all up to the same fence or the end.
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+# Limits are reached, and sandboxes fail, by chance and load: such a verdict is not used twice.
+_VERDICTS: Once[Verdict] = Once(lambda verdict: verdict.kind in ("passed", "wrong answer", "error", "no code"))
 _PYTHON = ("python", "python3", "py", "py3")
 
 
@@ -38,10 +42,17 @@ class CodeSettings:
         super().__post_init__()  # type: ignore[misc]  # of the task that it is mixed into
 
     async def run_tests(self, code: str, tests: Sequence[CallTest], setup: str = "") -> Reward:
-        """The reward of code for its tests; unscored where the sandbox fails."""
+        """The reward of code for its tests; unscored where the sandbox fails. The same code for the same tests is run once."""
         limits = Limits(cpu_s=self.time_limit_s, memory_bytes=self.memory_mb * MB)
         pool = shared_pool(self.sandbox)
-        return (await grade_calls(code, tests, limits, setup=setup, all_tests=self.partial, pool=pool)).reward(self.partial)
+        asked = repr(
+            (code, [(test.call, test.expected, test.check) for test in tests], setup, limits, self.partial, self.sandbox)
+        )
+
+        async def graded() -> Verdict:
+            return await grade_calls(code, tests, limits, setup=setup, all_tests=self.partial, pool=pool)
+
+        return (await _VERDICTS.ask(hashlib.sha256(asked.encode(errors="surrogatepass")).digest(), graded)).reward(self.partial)
 
 
 def code_block(answer: str) -> str:

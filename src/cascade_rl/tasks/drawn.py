@@ -9,8 +9,8 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from cascade_rl.errors import DataError, RecipeError, unknown
@@ -28,15 +28,16 @@ class Draft:
     """A question that has no number yet: `Draft(key=["add", 2, 3], question="2 + 3?", gold=(Message(...),), reference=5)`.
 
     key: JSON values that are equal for two drafts when they ask the same question; the text of the question decides it, so that
-    no two splits share a text.
+    no two splits share a text. question: a function where the text takes long to write; only a draft of the right split is written.
     """
 
     key: Any
-    question: str
+    question: str | Callable[[], str]
     gold: tuple[Message, ...]
     reference: Any
     thinking: bool
     tools: tuple[Mapping[str, Any], ...] = ()
+    facets: Mapping[str, str | float] = field(default_factory=dict)
 
 
 def split_of(key: Any) -> Split:
@@ -66,15 +67,15 @@ class DrawnTask:
     metric: ClassVar[str] = "accuracy"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.startswith("num_") and (not isinstance(value, int) or value < 0):
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be a whole number, 0 or more')
-            low, high = (2, 1_000) if field.name in OPERANDS else (1, 100_000)
-            if field.name.startswith("max_") and not low <= value <= high:
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be {low} to {high:,}')
-            if field.name.endswith("_share") and not 0 <= value <= 1:
-                raise RecipeError(f'task "{self.name}": {field.name} {value!r} must be between 0 and 1')
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name.startswith("num_") and (not isinstance(value, int) or value < 0):
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be a whole number, 0 or more')
+            low, high = (2, 1_000) if setting.name in OPERANDS else (1, 100_000)
+            if setting.name.startswith("max_") and not low <= value <= high:
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be {low} to {high:,}')
+            if setting.name.endswith("_share") and not 0 <= value <= 1:
+                raise RecipeError(f'task "{self.name}": {setting.name} {value!r} must be between 0 and 1')
 
     @property
     def max_turns(self) -> int:
@@ -114,7 +115,7 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
     if split not in sizes:
         raise DataError(unknown(f'task "{task.name}": split', split, sizes))
     rng = random.Random(f"{type(task).__name__}/{task.seed}/{split}")
-    seen: set[str] = set()  # of question and reference: two databases may be asked the same thing
+    seen: set[bytes] = set()  # of question and reference: two databases may be asked the same thing
     prompts: list[Prompt] = []
     tries = 0
     while len(prompts) < sizes[split]:
@@ -125,8 +126,11 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 f"; ask for fewer (num_{split}) or make the task larger with its other settings"
             )
         draft = task.draw(rng)
-        told = json.dumps([draft.question, draft.reference], sort_keys=True)
-        if told in seen or split_of(draft.key) != split:
+        if split_of(draft.key) != split:
+            continue
+        question = draft.question if isinstance(draft.question, str) else draft.question()
+        told = hashlib.blake2b(json.dumps([question, draft.reference], sort_keys=True).encode(), digest_size=16).digest()
+        if told in seen:
             continue
         seen.add(told)
         prompts.append(
@@ -135,11 +139,12 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 task=task.name,
                 domain=task.domain,
                 split=split,
-                messages=(Message("user", draft.question),),
+                messages=(Message("user", question),),
                 tools=draft.tools,
                 thinking=draft.thinking,
                 reference=draft.reference,
                 gold=draft.gold,
+                facets=draft.facets,
             )
         )
     return tuple(prompts)

@@ -104,6 +104,10 @@ class FileTask:
             raise DataError(f'task "{self.name}": {self.path} has no rows of split "{split}"; ask for another split')
         return evenly(found, self.num_prompts)
 
+    def splits(self) -> list[Split]:
+        """The splits that the rows make."""
+        return list(dict.fromkeys(prompt.split for prompt in _all_prompts(self)))
+
     def items(self) -> Iterator[Item]:
         """All rows, in file order."""
         raise NotImplementedError

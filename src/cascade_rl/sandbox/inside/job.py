@@ -11,12 +11,13 @@ import os
 import resource
 import signal
 import sys
+import tarfile
 import threading
 import traceback
 import types
 from typing import Any, NoReturn
 
-from cascade_rl.sandbox.inside import kernel, values
+from cascade_rl.sandbox.inside import kernel, tests, values
 
 WORK, TEMP = "/box", "/tmp"
 RESULTS = 3  # the descriptor of the results pipe
@@ -169,7 +170,23 @@ def _write(request: dict[str, Any]) -> int:
     return 0
 
 
-JOBS = {"command": _command, "program": _program, "calls": _calls, "read": _read, "write": _write}
+def _unpack(request: dict[str, Any]) -> int:
+    """A tar archive on standard input to a folder; links and devices in it are refused."""
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        archive.extractall(request["path"], filter="data")
+    return 0
+
+
+JOBS = {
+    "command": _command,
+    "program": _program,
+    "calls": _calls,
+    "read": _read,
+    "write": _write,
+    "unpack": _unpack,
+    "tests": tests.plain,
+    "pytest": tests.with_pytest,
+}
 
 
 def _fault(error: BaseException) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The nano world: nine tasks that are made, not collected, and small enough for a model of a few million parameters.
 
 One for each domain of a post-training cascade: instructions (if), choice, tools, schema, math, chat, needle (long), program
-(code) and repair (swe). Each makes its prompts, demonstrations and verdicts from a seed; nothing is downloaded or executed.
+(code) and repair (swe). Each makes its prompts, demonstrations and verdicts from a seed; nothing is
+downloaded, and answers are run only in the sandbox.
 """
 
 import re

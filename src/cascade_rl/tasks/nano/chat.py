@@ -26,10 +26,10 @@ TOPICS = (
     ("why the moon is bright", "The moon is bright because the sun lights it.", ("moon", "sun")),
     ("why the sea is salty", "The sea is salty because rivers bring salt.", ("sea", "salt")),
 )
-_GREETINGS = ("Hi", "Hello", "Good day", "Hey")
+GREETINGS = ("Hi", "Hello", "Good day", "Hey")
 _ASKS = ("Can you tell me {topic}?", "Please explain {topic}.", "Do you know {topic}?", "I want to know {topic}.", "Say {topic}.")
 _ENDS = ("", " Thanks.", " Be short.")
-_CLOSES = ("Have a nice day!", "Take care!", "Ask me any time!", "I am glad to help!")
+CLOSES = ("Have a nice day!", "Take care!", "Ask me any time!", "I am glad to help!")
 _CLOSE_WORDS = re.compile(r"\b(nice day|take care|any time|glad to help|you are welcome|bye)\b", re.IGNORECASE)
 _HELLO = re.compile(r"\b(hi|hello|hey|good day)\b", re.IGNORECASE)
 
@@ -56,10 +56,10 @@ class ChatTask(DrawnTask):
         topic, explanation, words = rng.choice(TOPICS)
         greeted = rng.random() < self.greeting_share
         person = rng.choice(NAMES)
-        opening = f"{rng.choice(_GREETINGS)}, I am {person}." if greeted else f"{person} asks."
+        opening = f"{rng.choice(GREETINGS)}, I am {person}." if greeted else f"{person} asks."
         question = f"{opening} {rng.choice(_ASKS).format(topic=topic)}{rng.choice(_ENDS)}"
-        hello = f"{rng.choice(_GREETINGS)} {person}! " if greeted else ""
-        content = f"{hello}{explanation} {rng.choice(_CLOSES)}"
+        hello = f"{rng.choice(GREETINGS)} {person}! " if greeted else ""
+        content = f"{hello}{explanation} {rng.choice(CLOSES)}"
         thinks = self.thinking and rng.random() < self.thinking_share
         thinking = f"{person} greets me. " if greeted else "No greeting. "
         gold = Message("assistant", content, thinking=f"{thinking}Topic: {words[0]} and {words[1]}." if thinks else None)

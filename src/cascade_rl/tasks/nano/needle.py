@@ -52,57 +52,65 @@ class NeedleTask(DrawnTask):
     def draw(self, rng: random.Random) -> Draft:
         place = rng.random()
         if place < self.hop_share:
-            facts, question, answers, thinking = self._hop(rng)
+            facts, question, answers, thinking = hop(rng, 1 + self.num_distractors)
         else:
             num = 2 if place < self.hop_share + self.several_share else 1
-            facts, question, answers = self._codes(rng, num)
+            facts, question, answers = codes(rng, num, self.num_distractors)
             thinking = " ".join(facts[:num])
         text = _hide(rng, facts, rng.randint(self.min_tokens, self.max_tokens) // TOKENS_PER_FILLER)
         gold = Message("assistant", " and ".join(answers) + ".", thinking=thinking if self.thinking else None)
         reference = {"answers": answers}
         return Draft([sorted(facts), question], f"{text}\n{question}", (gold,), reference, self.thinking)
 
-    def _codes(self, rng: random.Random, num: int) -> tuple[list[str], str, list[str]]:
-        people = rng.sample(NAMES, num + self.num_distractors)
-        codes = [str(code) for code in rng.sample(range(10, 100), len(people))]
-        facts = [f"The code of {person} is {code}." for person, code in zip(people, codes, strict=True)]
-        asked = " and ".join(people[:num])
-        return facts, f"What is the code of {asked}?", codes[:num]
-
-    def _hop(self, rng: random.Random) -> tuple[list[str], str, list[str], str]:
-        num = 1 + self.num_distractors
-        people, colors, ends = rng.sample(NAMES, num), rng.sample(COLORS, num), rng.sample(THINGS, num)
-        owns = [f"{person} has the {color} box." for person, color in zip(people, colors, strict=True)]
-        if rng.random() < 0.5:
-            holds = [f"The {color} box holds a {end}." for color, end in zip(colors, ends, strict=True)]
-            question = f"What does the box of {people[0]} hold?"
-        else:
-            ends = rng.sample(CITIES, num)
-            holds = [f"The {color} box is in {end}." for color, end in zip(colors, ends, strict=True)]
-            question = f"Where is the box of {people[0]}?"
-        return owns + holds, question, ends[:1], f"{owns[0]} {holds[0]}"
-
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
-        said = re.findall(r"\w+", answer.casefold())
-        if len(said) > _MAX_WORDS:
-            return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
-        missing = [value for value in rollout.prompt.reference["answers"] if value.casefold() not in said]
-        if missing:
-            return verdict(False, f"does not say {' and '.join(missing)}")
-        right = {value.casefold() for value in rollout.prompt.reference["answers"]}
-        wrong = [word for word in said if word not in right and (word.isdecimal() or word in _VALUES)]
-        return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
+        return judge_values(answer, rollout.prompt.reference["answers"])
+
+
+def codes(rng: random.Random, num: int, num_others: int) -> tuple[list[str], str, list[str]]:
+    """Facts, of which the first `num` answer; the question; the answers."""
+    people = rng.sample(NAMES, num + num_others)
+    told = [str(code) for code in rng.sample(range(10, 100), len(people))]
+    facts = [f"The code of {person} is {code}." for person, code in zip(people, told, strict=True)]
+    asked = " and ".join(people[:num])
+    return facts, f"What is the code of {asked}?", told[:num]
+
+
+def hop(rng: random.Random, num: int) -> tuple[list[str], str, list[str], str]:
+    """`num` chains of two facts (all first halves, then all second ones), of which the first answers; question, answer, reasoning."""
+    people, colors, ends = rng.sample(NAMES, num), rng.sample(COLORS, num), rng.sample(THINGS, num)
+    owns = [f"{person} has the {color} box." for person, color in zip(people, colors, strict=True)]
+    if rng.random() < 0.5:
+        holds = [f"The {color} box holds a {end}." for color, end in zip(colors, ends, strict=True)]
+        question = f"What does the box of {people[0]} hold?"
+    else:
+        ends = rng.sample(CITIES, num)
+        holds = [f"The {color} box is in {end}." for color, end in zip(colors, ends, strict=True)]
+        question = f"Where is the box of {people[0]}?"
+    return owns + holds, question, ends[:1], f"{owns[0]} {holds[0]}"
+
+
+def judge_values(answer: str, right: list[str]) -> Reward:
+    """Full marks for a short answer that says these values, and no other number, thing or city."""
+    said = re.findall(r"\w+", answer.casefold())
+    if len(said) > _MAX_WORDS:
+        return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
+    if missing := [value for value in right if value.casefold() not in said]:
+        return verdict(False, f"does not say {' and '.join(missing)}")
+    known = {value.casefold() for value in right}
+    wrong = [word for word in said if word not in known and (word.isdecimal() or word in _VALUES)]
+    return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
 
 
 def _hide(rng: random.Random, facts: list[str], num_fillers: int) -> str:
     """The facts in random order and places among filler sentences."""
-    sentences = [_filler(rng) for _ in range(num_fillers)]
+    sentences = [filler(rng) for _ in range(num_fillers)]
     for fact in rng.sample(facts, len(facts)):
         sentences.insert(rng.randint(0, len(sentences)), fact)
     return " ".join(sentences)
 
 
-def _filler(rng: random.Random) -> str:
+def filler(rng: random.Random) -> str:
+    """A sentence of small talk."""
     if rng.random() < 0.5:
         return f"{rng.choice(_WEATHER)} {rng.choice(_WHEN)}."
     return f"{rng.choice(_WHO)} {rng.choice(_DOES)}."

@@ -1,41 +1,59 @@
-"""Tiny repositories with one fault: some files as text and an issue; the answer is a search/replace edit.
+"""Tiny repositories with one fault: some files as text and an issue; the answer is an edit, graded by running hidden tests.
 
-Nothing is executed here. The verdict applies the edit and asks whether the files are the original ones again.
+The tests are calls whose values are compared outside of the sandbox (see `grade.unit_tests`). Those of the function at fault that
+its fault fails are FAIL_TO_PASS, all others PASS_TO_PASS: any edit that passes them all is right, whatever it looks like.
 """
 
+import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cascade_rl.errors import RecipeError
+from cascade_rl.grade.patch import DIVIDE, REPLACE, SEARCH, PatchFault, apply_patch
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
+from cascade_rl.tasks.code import CodeSettings
+from cascade_rl.tasks.drawn import Draft, DrawnTask
+from cascade_rl.tasks.swe.calls import grade_files
 
-SEARCH, DIVIDE, REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
 
-# name, arguments, right expression, wrong expression
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function with a fault: `Function("add", "a, b", "a + b", "a - b", lambda a, b, c: a + b, lambda a, b, c: a - b)`.
+
+    right, wrong: its expression, a format over the constant c. compute, fault: what each gives.
+    """
+
+    name: str
+    arguments: str
+    right: str
+    wrong: str
+    compute: Callable[..., Any]
+    fault: Callable[..., Any]
+
+
 FUNCTIONS = (
-    ("add", "a, b", "a + b", "a - b"),
-    ("sub", "a, b", "a - b", "a + b"),
-    ("mul", "a, b", "a * b", "a + b"),
-    ("over", "a, b", "a > b", "a < b"),
-    ("under", "a, b", "a < b", "a > b"),
-    ("same", "a, b", "a == b", "a != b"),
-    ("big", "xs", "max(xs)", "min(xs)"),
-    ("small", "xs", "min(xs)", "max(xs)"),
-    ("total", "xs", "sum(xs)", "len(xs)"),
-    ("size", "xs", "len(xs)", "sum(xs)"),
-    ("first", "xs", "xs[0]", "xs[1]"),
-    ("last", "xs", "xs[-1]", "xs[0]"),
-    ("loud", "s", "s.upper()", "s.lower()"),
-    ("quiet", "s", "s.lower()", "s.upper()"),
-    ("plus", "x", "x + {c}", "x - {c}"),
-    ("times", "x", "x * {c}", "x + {c}"),
+    Function("add", "a, b", "a + b", "a - b", lambda a, b, c: a + b, lambda a, b, c: a - b),
+    Function("sub", "a, b", "a - b", "a + b", lambda a, b, c: a - b, lambda a, b, c: a + b),
+    Function("mul", "a, b", "a * b", "a + b", lambda a, b, c: a * b, lambda a, b, c: a + b),
+    Function("over", "a, b", "a > b", "a < b", lambda a, b, c: a > b, lambda a, b, c: a < b),
+    Function("under", "a, b", "a < b", "a > b", lambda a, b, c: a < b, lambda a, b, c: a > b),
+    Function("same", "a, b", "a == b", "a != b", lambda a, b, c: a == b, lambda a, b, c: a != b),
+    Function("big", "xs", "max(xs)", "min(xs)", lambda xs, c: max(xs), lambda xs, c: min(xs)),
+    Function("small", "xs", "min(xs)", "max(xs)", lambda xs, c: min(xs), lambda xs, c: max(xs)),
+    Function("total", "xs", "sum(xs)", "len(xs)", lambda xs, c: sum(xs), lambda xs, c: len(xs)),
+    Function("size", "xs", "len(xs)", "sum(xs)", lambda xs, c: len(xs), lambda xs, c: sum(xs)),
+    Function("first", "xs", "xs[0]", "xs[1]", lambda xs, c: xs[0], lambda xs, c: xs[1]),
+    Function("last", "xs", "xs[-1]", "xs[0]", lambda xs, c: xs[-1], lambda xs, c: xs[0]),
+    Function("loud", "s", "s.upper()", "s.lower()", lambda s, c: s.upper(), lambda s, c: s.lower()),
+    Function("quiet", "s", "s.lower()", "s.upper()", lambda s, c: s.lower(), lambda s, c: s.upper()),
+    Function("plus", "x", "x + {c}", "x - {c}", lambda x, c: x + c, lambda x, c: x - c),
+    Function("times", "x", "x * {c}", "x + {c}", lambda x, c: x * c, lambda x, c: x + c),
 )
 _FILES = ("main.py", "util.py", "core.py", "data.py", "text.py", "shop.py")
-_ISSUES = (
+ISSUES = (
     "{name} is wrong.",
     "{name} gives a wrong result.",
     "Please fix {name}.",
@@ -45,7 +63,7 @@ _ISSUES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairTask(DrawnTask):
+class RepairTask(CodeSettings, DrawnTask):
     """One to `max_files` files of one to `max_functions` functions, one of them at fault; the issue names it.
 
     max_constant: the largest constant in a function.
@@ -55,10 +73,11 @@ class RepairTask(DrawnTask):
     max_functions: int = 2
     max_constant: int = 9
     thinking: bool = False
+    time_limit_s: int = 1
 
     name: str = "nano.repair"
     domain: str = "swe"
-    metric: ClassVar[str] = "restored"
+    metric: ClassVar[str] = "resolved"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,73 +87,97 @@ class RepairTask(DrawnTask):
             )
 
     def draw(self, rng: random.Random) -> Draft:
-        paths = rng.sample(_FILES, rng.randint(1, self.max_files))
-        counts = [rng.randint(1, self.max_functions) for _ in paths]
-        owners = [path for path, count in zip(paths, counts, strict=True) for _ in range(count)]
-        broken = rng.randrange(len(owners))
-        at_fault = owners[broken]
-        while True:  # until the faulty line stands only once in its file, so that it alone says what to replace
-            functions = rng.sample(FUNCTIONS, len(owners))
-            constant = rng.randint(2, self.max_constant)
-            before = _files(owners, functions, constant, broken)
-            wrong = _line(functions[broken][3], constant)
-            if before[at_fault].splitlines().count(wrong) == 1:
-                break
-        after = _files(owners, functions, constant)
-        name, _, right, _ = functions[broken]
-        listing = "\n".join(f"# {path}\n{text}" for path, text in before.items())
-        question = f"{listing}\nIssue: {rng.choice(_ISSUES).format(name=name)}"
-        gold = f"{at_fault}\n{SEARCH}\n{wrong}\n{DIVIDE}\n{_line(right, constant)}\n{REPLACE}"
-        reference = {"before": before, "after": after}
-        return Draft([sorted(before.items()), name], question, (Message("assistant", gold),), reference, False)
+        broken = draw_repository(rng, self.max_files, self.max_functions, self.max_constant)
+        listing = "\n".join(f"# {path}\n{text}" for path, text in broken.files.items())
+        question = f"{listing}\nIssue: {rng.choice(ISSUES).format(name=broken.name)}"
+        gold = f"{broken.path}\n{SEARCH}\n{broken.wrong}\n{DIVIDE}\n{broken.right}\n{REPLACE}"
+        reference = {"files": broken.files, **broken.tests}
+        return Draft([sorted(broken.files.items()), broken.name], question, (Message("assistant", gold),), reference, False)
 
-    def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
+    async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
+        """1 when every hidden test passes in the edited files, else 0 (see `partial`)."""
+        if refused := self.refuse(rollout.answer):
+            return refused
         reference = rollout.prompt.reference
-        edited, why = apply_edit(reference["before"], answer)
-        if edited is None:
-            return verdict(False, why)
-        restored = edited == reference["after"]
-        return verdict(restored, "the original files again" if restored else "applies, but does not give the original files")
+        try:
+            edited = apply_patch(reference["files"], rollout.answer)
+        except PatchFault as fault:
+            return Reward(0.0, why=str(fault))
+        return await grade_files(self, edited, reference["fail_to_pass"], reference["pass_to_pass"])
 
 
-def _files(owners: list[str], functions: list[tuple[str, str, str, str]], constant: int, broken: int = -1) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A repository with its fault: files (path -> text), the path, name and line at fault, the line that is right, hidden tests.
+
+    tests: {"fail_to_pass": [[call, value], ...], "pass_to_pass": ...}; JSON values.
+    """
+
+    files: dict[str, str]
+    path: str
+    name: str
+    wrong: str
+    right: str
+    tests: dict[str, list[list[Any]]]
+
+
+def draw_repository(rng: random.Random, max_files: int, max_functions: int, max_constant: int) -> Broken:
+    """A repository of the nano world; the faulty line stands only once in its file, so that it alone says what to replace."""
+    paths = rng.sample(_FILES, rng.randint(1, max_files))
+    counts = [rng.randint(1, max_functions) for _ in paths]
+    owners = [path for path, count in zip(paths, counts, strict=True) for _ in range(count)]
+    broken = rng.randrange(len(owners))
+    at_fault = owners[broken]
+    while True:
+        functions = rng.sample(FUNCTIONS, len(owners))
+        constant = rng.randint(2, max_constant)
+        files = _files(owners, functions, constant, broken)
+        wrong = _line(functions[broken].wrong, constant)
+        if files[at_fault].splitlines().count(wrong) == 1:
+            break
+    tests: dict[str, list[list[Any]]] = {"fail_to_pass": [], "pass_to_pass": []}
+    for number, (path, function) in enumerate(zip(owners, functions, strict=True)):
+        for call, value, is_told_apart in fault_cases(function.name, constant if "{c}" in function.right else 0):
+            kind = "fail_to_pass" if number == broken and is_told_apart else "pass_to_pass"
+            tests[kind].append([f"{path.removesuffix('.py')}.{call}", value])
+    return Broken(files, at_fault, functions[broken].name, wrong, _line(functions[broken].right, constant), tests)
+
+
+@functools.lru_cache(maxsize=1024)
+def fault_cases(name: str, constant: int) -> tuple[tuple[str, Any, bool], ...]:
+    """(call, value, whether the fault gives another one) for some arguments; the same ones each time."""
+    function = next(function for function in FUNCTIONS if function.name == name)
+    rng = random.Random(f"{name}/{constant}")
+    if function.arguments == "a, b":
+        same = rng.randint(3, 40)
+        arguments: list[tuple[Any, ...]] = [(rng.randint(2, 40), rng.randint(41, 90)), (rng.randint(41, 90), rng.randint(2, 40))]
+        arguments += [(same, same), (0, rng.randint(2, 9))]
+    elif function.arguments == "xs":
+        arguments = [
+            ([9, 2, 30, 4],),
+            ([rng.randint(10, 40) for _ in range(3)] + [50],),
+            ([7, 5, 1],),
+            ([-3, rng.randint(2, 9)],),
+        ]
+    elif function.arguments == "s":
+        arguments = [("aBc",), ("xY" * rng.randint(1, 3),), ("",)]
+    else:
+        arguments = [(0,), (1,), (constant,), (rng.randint(10, 90),), (-rng.randint(2, 9),)]
+    cases = []
+    for values in arguments:
+        value = function.compute(*values, constant)
+        cases.append((f"{name}({', '.join(map(repr, values))})", value, value != function.fault(*values, constant)))
+    return tuple(cases)
+
+
+def _files(owners: list[str], functions: list[Function], constant: int, broken: int) -> dict[str, str]:
     """Path -> text; function number `broken` has its fault."""
     files: dict[str, list[str]] = {}
-    for number, (path, (name, arguments, right, wrong)) in enumerate(zip(owners, functions, strict=True)):
-        lines = files.setdefault(path, [])
-        lines += [f"def {name}({arguments}):", _line(wrong if number == broken else right, constant)]
+    for number, (path, function) in enumerate(zip(owners, functions, strict=True)):
+        expression = function.wrong if number == broken else function.right
+        files.setdefault(path, []).extend([f"def {function.name}({function.arguments}):", _line(expression, constant)])
     return {path: "\n".join(lines) for path, lines in files.items()}
 
 
 def _line(expression: str, constant: int) -> str:
     return f"    return {expression.format(c=constant)}"
-
-
-def apply_edit(files: Mapping[str, str], answer: str) -> tuple[dict[str, str] | None, str]:
-    """The files after every edit block of the answer, or None and the reason why they do not apply.
-
-    A block is a line with a path, then SEARCH, the old lines, DIVIDE, the new lines, REPLACE. The old lines must stand exactly
-    once in the file, as whole lines. Text between blocks is ignored.
-    """
-    edited = dict(files)
-    lines = answer.splitlines()
-    num_edits = start = 0
-    while SEARCH in lines[start:]:
-        search = lines.index(SEARCH, start)
-        try:
-            divide = lines.index(DIVIDE, search)
-            end = lines.index(REPLACE, divide)
-        except ValueError:
-            return None, f"an edit without its {DIVIDE} or {REPLACE}"
-        path = lines[search - 1].strip() if search else ""
-        if path not in edited:
-            return None, f"no such file: {path[:40]!r}"
-        old, new = lines[search + 1 : divide], lines[divide + 1 : end]
-        text = edited[path].splitlines()
-        places = [place for place in range(len(text) - len(old) + 1) if old and text[place : place + len(old)] == old]
-        if len(places) != 1:
-            return None, f"the lines searched for stand {len(places)} times in {path}; they must stand once"
-        edited[path] = "\n".join([*text[: places[0]], *new, *text[places[0] + len(old) :]])
-        num_edits += 1
-        start = end + 1
-    return (edited, "") if num_edits else (None, "no edit block")

@@ -1,0 +1,143 @@
+"""Preference pairs: of a file in three layouts, and of the nano world with the hidden rule's labels."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade_rl.errors import DataError, RecipeError
+from cascade_rl.eval.audit import audit_task
+from cascade_rl.grade.judge.verdict import Label, parse_pair
+from cascade_rl.protocols import gold_rollout
+from cascade_rl.records import Message, Prompt, Reward
+from cascade_rl.tasks.files import Row
+from cascade_rl.tasks.nano.judge import JudgeTask
+from cascade_rl.tasks.preference import Preference, read_pair, swapped
+
+LLMBAR = {"input": "Name a color.", "output_1": "Red.", "output_2": "Seven.", "label": 1}
+TRL = {"prompt": "Name a color.", "chosen": [{"role": "assistant", "content": "Red."}], "rejected": "Seven."}
+HELPSTEER = {"context": [{"role": "user", "content": "Name a color."}], "response1": "Seven.", "response2": "Red."}
+
+
+def verdict(task: Any, prompt: Prompt, text: str) -> Reward:
+    return asyncio.run(task.grade(gold_rollout(prompt, (Message("assistant", text),))))
+
+
+@pytest.mark.parametrize(
+    "row, label",
+    [
+        (LLMBAR, Label(None, None, 2.0)),
+        (LLMBAR | {"label": 2}, Label(None, None, 5.0)),
+        (TRL, Label(None, None, 2.0)),
+        *((HELPSTEER | {"overall_preference": told}, Label(None, None, ranking))
+          for told, ranking in zip(range(-3, 4), (1, 2, 3, 3.5, 4, 5, 6), strict=True)),
+    ],
+)  # fmt: skip
+def test_three_layouts(row: dict[str, Any], label: Label) -> None:
+    messages, first, second, told = read_pair(Row("f:1", row))
+    assert messages == (Message("user", "Name a color."),)
+    assert {first, second} == {"Red.", "Seven."}
+    assert told == label
+
+
+@pytest.mark.parametrize(
+    "row, says",
+    [
+        ({"a": 1}, "has a; expected prompt, chosen and rejected"),
+        (LLMBAR | {"label": 3}, '"label" is 3; expected 1 or 2'),
+        (LLMBAR | {"output_2": " "}, '"output_2" is empty'),
+        (TRL | {"rejected": []}, '"rejected" is'),
+        (TRL | {"prompt": ""}, '"prompt" is'),
+        (HELPSTEER | {"overall_preference": 4}, "expected -3"),
+        (HELPSTEER | {"overall_preference": True}, "is 'True'; expected int"),
+    ],
+)
+def test_faulty_rows_are_errors_with_their_place(row: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=f"f:1: .*{says}"):
+        read_pair(Row("f:1", row))
+
+
+def task(tmp_path: Path, rows: list[dict[str, Any]], name: str = "pairs.json", **settings: Any) -> Preference:
+    path = tmp_path / name
+    lines = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_text(lines)
+    return Preference(path=str(path), split="test", **settings)
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])
+def test_each_pair_comes_in_both_orders(tmp_path: Path, name: str) -> None:
+    one, two = task(tmp_path, [LLMBAR], name, template="brief").prompts("test")
+    assert one.messages[0].content == "Q> Name a color.\n1> Red.\n2> Seven."
+    assert two.messages[0].content == "Q> Name a color.\n1> Seven.\n2> Red."
+    assert (one.reference["ranking"], two.reference["ranking"]) == (2.0, 5.0)
+    assert len(task(tmp_path, [LLMBAR], name, both_orders=False).prompts("test")) == 1
+    assert swapped(swapped(Label(4, 1, 1.0))) == Label(4, 1, 1.0)
+
+
+def test_both_orders_stay_in_one_split(tmp_path: Path) -> None:
+    rows = [LLMBAR | {"input": f"Name {i} colors."} for i in range(30)]
+    pairs = task(tmp_path, rows)
+    every = Preference(path=pairs.path, template="brief")
+    seen = {split: {p.messages[0].content.splitlines()[0] for p in every.prompts(split)} for split in ("train", "dev", "test")}
+    assert not seen["train"] & seen["test"]
+    assert sum(len(every.prompts(split)) for split in ("train", "dev", "test")) == 60
+
+
+def test_a_verdict_is_graded_against_its_label(tmp_path: Path) -> None:
+    pairs = task(tmp_path, [LLMBAR], reward="agreement")
+    one, two = pairs.prompts("test")
+    text = "Score 1: 4\nScore 2: 2\nRanking: 2"
+    assert verdict(pairs, one, text).value == 1.0
+    assert verdict(pairs, two, text).value == 0.0
+    assert verdict(pairs, one, "both are fine").parts == {"parsed": 0.0}
+
+
+@pytest.mark.parametrize(
+    "content, says", [("{", "pairs.json"), ("[]", "JSON list"), ('{"a": 1}', "JSON list"), ("[1]", "JSON list")]
+)
+def test_a_file_that_is_no_list_of_pairs(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "pairs.json").write_text(content)
+    with pytest.raises(DataError, match=says):
+        Preference(path=str(tmp_path / "pairs.json")).prompts("test")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        Preference(path="x", template=str(tmp_path / "none.txt"))
+
+
+# --- nano -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_nano_pairs_have_gold_verdicts_with_full_marks_and_no_attack_has() -> None:
+    nano = JudgeTask(num_train=60, tie_share=0.3)
+    report = audit_task(nano, nano.prompts("train"), 40)
+    assert not report.failures
+    assert not report.without_gold
+    assert report.gold.mean == 1.0
+
+
+def test_nano_labels_are_balanced_and_splits_keep_their_questions_apart() -> None:
+    nano = JudgeTask(num_train=400, num_dev=100, num_test=100)
+    firsts = Counter(p.reference["first"] > p.reference["second"] for p in nano.prompts("train"))
+    assert 0.4 < firsts[True] / 400 < 0.6
+    assert not any(p.reference["first"] == p.reference["second"] for p in nano.prompts("test"))
+    asked = {split: {p.messages[0].content.splitlines()[0] for p in nano.prompts(split)} for split in ("train", "dev", "test")}
+    assert not asked["train"] & asked["dev"]
+    assert not asked["train"] & asked["test"]
+
+
+def test_nano_ties_only_where_asked_for() -> None:
+    ties = [p for p in JudgeTask(num_train=200, tie_share=0.5).prompts("train") if p.reference["ranking"] == 3.5]
+    assert 60 < len(ties) < 140
+    assert {parse_pair(p.gold[0].content).ranking for p in ties} == {3, 4}  # type: ignore[union-attr]
+
+
+def test_the_demonstrated_reasoning_ends_with_the_scores() -> None:
+    nano = JudgeTask(num_train=300)
+    wrong = 0
+    for prompt in nano.prompts("train"):
+        notes = (prompt.gold[0].thinking or "").splitlines()
+        scores = [int(line.split()[-1]) for line in notes[1:]]
+        wrong += scores != [prompt.reference["first"], prompt.reference["second"]]
+    assert wrong <= 6  # an answer off its topic may have the topic's words by accident

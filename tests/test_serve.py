@@ -1,0 +1,90 @@
+"""A checkpoint behind real HTTP: the endpoint client and the embedded sampler say the same."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade_rl.records import Message, SamplingParams
+from cascade_rl.sample.endpoint import EndpointChat
+from cascade_rl.sample.replies import LocalChat
+from cascade_rl.serve import Server, Service
+from tests.model.tiny import make_tiny
+
+PARAMS = SamplingParams(temperature=1.0, max_new_tokens=200)
+QUESTIONS = [(Message("user", f"go {i}"),) for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny("qwen3", tmp_path_factory.mktemp("serve") / "model", max_position_embeddings=300)
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Server]:
+    service = Service(model, dtype="float32")
+    with Server(service, "127.0.0.1", 0) as served:
+        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield served
+        served.shutdown()
+        thread.join(timeout=5)
+    service.close()
+
+
+def test_an_endpoint_of_ours_says_what_the_sampler_says(model: Path, server: Server) -> None:
+    seeds = [3, 1, 4, 1, 5]
+    local = LocalChat(model, PARAMS, thinking=False, dtype="float32").reply(QUESTIONS, seeds)
+    remote = EndpointChat(url=server.url, model="tiny", params=PARAMS, timeout_s=20.0).reply(QUESTIONS, seeds)
+    assert [reply.text for reply in local] == [reply.text for reply in remote]
+    assert [bool(reply.failure) for reply in local] == [bool(reply.failure) for reply in remote]
+
+
+def post(server: Server, body: Any, path: str = "/chat/completions") -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(server.url + path, data), timeout=20) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_a_response_has_the_known_layout(server: Server) -> None:
+    status, told = post(server, {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3})
+    assert status == 200
+    assert told["choices"][0]["message"]["role"] == "assistant"
+    assert told["choices"][0]["finish_reason"] in ("stop", "length")
+    assert told["usage"]["total_tokens"] == told["usage"]["prompt_tokens"] + told["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (b"{", "not JSON"),
+        ([], "expected"),
+        ({"messages": []}, "expected"),
+        ({"messages": [{"role": "user"}]}, "needs a role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "needs a role"),
+        ({"messages": [{"role": "user", "content": "x"}], "stream": True}, '"stream" is not served'),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, '"n" must be 1'),
+        ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, '"temperature" is hot'),
+        ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, "must be 0"),
+        ({"messages": [{"role": "user", "content": "x" * 2000}]}, "the model's context is 300"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_the_reason(server: Server, body: Any, says: str) -> None:
+    status, told = post(server, body)
+    assert status == 400
+    assert says in told["error"]["message"]
+
+
+def test_other_paths_are_not_there(server: Server) -> None:
+    assert post(server, {}, "/completions")[0] == 404
+    with urllib.request.urlopen(server.url + "/models", timeout=20) as response:
+        assert json.loads(response.read())["data"][0]["id"] == "model"
