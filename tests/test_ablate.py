@@ -79,6 +79,13 @@ def test_mixing_stages_that_differ_otherwise_is_refused() -> None:
     table = {**TABLE, "stage": [TABLE["stage"][0], {**TABLE["stage"][1], "group_size": 8}]}
     with pytest.raises(RecipeError, match="up and both differ in group_size"):
         Variant("v", mix=("up", "both")).apply(table)
+    (mixed,) = Variant("v", mix=("up", "both"), set=("mixed.group_size=6",)).apply(table)["stage"]
+    assert mixed["group_size"] == 6
+    # Steps of another size: 1 step of 8 prompts is 2 of 4, so 2 + 2 steps, 3.5 of them on vowels.
+    table = {**TABLE, "stage": [TABLE["stage"][0], {**TABLE["stage"][1], "prompts_per_step": 8}]}
+    (mixed,) = Variant("v", mix=("up", "both")).apply(table)["stage"]
+    assert (mixed["steps"], mixed["prompts_per_step"]) == (4, 4)
+    assert mixed["tasks"] == [{"task": "vowels", "weight": 3.5}, {"task": "others", "weight": 0.5}]
 
 
 @pytest.mark.parametrize(

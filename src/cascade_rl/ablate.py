@@ -31,6 +31,7 @@ from cascade_rl.plan import Planned, budget, make_plan, start_fingerprint
 from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_toml, stage_name
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, folder_atomic, link_folder
+from cascade_rl.stages.rl import RL
 
 BASE = "base"
 MIXED = "mixed"  # the name of the stage that `mix` makes
@@ -58,7 +59,7 @@ class Variant:
         for name in (*self.mix, *self.without, *self.order):
             if name not in known:
                 raise RecipeError(unknown(f"{where}: stage", name, known))
-        stages = _mixed(stages, self.mix, where) if self.mix else stages
+        stages = _mixed(stages, self.mix, self.set, where) if self.mix else stages
         stages = [stage for stage in stages if stage_name(stage) not in self.without]
         stages = _reordered(stages, self.order, where) if self.order else stages
         changed["stage"] = stages
@@ -79,29 +80,35 @@ def _reordered(stages: list[dict[str, Any]], order: Sequence[str], where: str) -
     return [named[next(following)] if stage_name(stage) in named else stage for stage in stages]
 
 
-def _mixed(stages: list[dict[str, Any]], names: Sequence[str], where: str) -> list[dict[str, Any]]:
+def _mixed(stages: list[dict[str, Any]], names: Sequence[str], overrides: Sequence[str], where: str) -> list[dict[str, Any]]:
     """The RL stages `names` as one, at the place of the first: as many prompts of each task in all, and the settings of the first.
 
-    The longest answer allowed is that of the longest; another setting that differs is an error, since it would be a second change.
+    The longest answer allowed is that of the longest. Another setting that differs is an error, since it would be a second change,
+    unless the variant itself says what it is to be: set = ["mixed.KEY=VALUE"].
     """
     parts = [stage for stage in stages if stage_name(stage) in names]
     if len(parts) < 2 or any(stage.get("kind") != "rl" for stage in parts):
         raise RecipeError(f"{where}: mix needs the names of two or more rl stages")
     first = parts[0]
-    free = {"kind", "name", "tasks", "steps", "max_new_tokens"}
+    free = {"kind", "name", "tasks", "steps", "prompts_per_step", "max_new_tokens"}
+    free |= {told.partition("=")[0].strip().removeprefix(f"{MIXED}.") for told in overrides if told.startswith(f"{MIXED}.")}
     for other in parts[1:]:
         differing = [key for key in (first.keys() | other.keys()) - free if first.get(key) != other.get(key)]
         if differing:
             told = f"{stage_name(first)} and {stage_name(other)} differ in {', '.join(sorted(differing))}"
-            raise RecipeError(f"{where}: {told}; set them alike in the recipe, so that mixing is the only change")
-    prompts: dict[str, float] = {}
+            way_out = f'set = ["{MIXED}.{min(differing)}=..."]'
+            raise RecipeError(
+                f"{where}: {told}; so that mixing is the only change, set them alike, or say which it is: {way_out}"
+            )
+    size = first.get("prompts_per_step", RL.prompts_per_step)
+    steps_of: dict[str, float] = {}  # task -> its prompts in all, in steps of the first stage's size
     for stage in parts:
         whole = sum(share.get("weight", 1.0) for share in stage["tasks"])
+        steps = stage.get("steps", RL.steps) * stage.get("prompts_per_step", RL.prompts_per_step) / size
         for share in stage["tasks"]:
-            drawn = stage.get("steps", 50) * share.get("weight", 1.0) / whole
-            prompts[share["task"]] = prompts.get(share["task"], 0.0) + drawn
-    tasks = [{"task": task, "weight": round(weight, 6)} for task, weight in prompts.items()]
-    one = {**first, "name": MIXED, "tasks": tasks, "steps": sum(stage.get("steps", 50) for stage in parts)}
+            steps_of[share["task"]] = steps_of.get(share["task"], 0.0) + steps * share.get("weight", 1.0) / whole
+    tasks = [{"task": task, "weight": round(weight, 6)} for task, weight in steps_of.items()]
+    one = {**first, "name": MIXED, "tasks": tasks, "steps": max(1, round(sum(steps_of.values())))}
     if lengths := [stage["max_new_tokens"] for stage in parts if "max_new_tokens" in stage]:
         one["max_new_tokens"] = max(lengths)
     return [one if stage is first else stage for stage in stages if stage is first or stage not in parts]

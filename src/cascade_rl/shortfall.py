@@ -12,6 +12,7 @@ from typing import Any
 
 from cascade_rl.recipe import Recipe
 from cascade_rl.tasks.judged import Judged
+from cascade_rl.tasks.rows import is_hub_id
 
 TRIED_TOKENS = 2_048  # the longest sequences that a stage has been run with
 BYTES_PER_PARAMETER = 16  # training in float32: the weight, its gradient, and AdamW's two moments
@@ -40,27 +41,27 @@ def _model(recipe: Recipe) -> Iterator[str]:
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
-    hub = sorted({path for path in _paths(recipe) if _is_hub_id(path)})
+    hub, missing = set(), set()
+    for path, reads_hub in _paths(recipe):
+        if not Path(path).expanduser().exists():
+            (hub if reads_hub and is_hub_id(path) else missing).add(path)
     if hub and importlib.util.find_spec("datasets") is None:
-        yield f"{len(hub)} data sets are on the hub ({hub[0]}, ...): reading them needs pip install 'cascade-rl[hub]' and a network"
-    if missing := sorted({path for path in _paths(recipe) if not _is_hub_id(path) and not Path(path).expanduser().exists()}):
-        yield f"data that is not there yet: {', '.join(missing)}"
-    if large := sorted({path for stage in recipe.stages for path in stage.files() if _is_hub_id(path)}):
+        yield f"{len(hub)} data sets are on the hub ({min(hub)}, ...): reading them needs pip install 'cascade-rl[hub]' and a network"
+    if missing:
+        yield f"data that is not there yet: {', '.join(sorted(missing))}"
+    if large := hub & {path for stage in recipe.stages for path in stage.files()}:
         yield f"SFT reads its rows into memory whole: {len(large)} sets of the hub, whatever their size"
 
 
-def _paths(recipe: Recipe) -> Iterator[str]:
+def _paths(recipe: Recipe) -> Iterator[tuple[str, bool]]:
+    """Every place that data is read from, and whether it may be a hub id."""
     for task in recipe.tasks.values():
-        if path := getattr(task, "path", ""):
-            yield str(path)
+        for key in ("path", "archives"):
+            if path := getattr(task, key, ""):
+                yield str(path), key == "path" and getattr(task, "reads_hub", False)
     for stage in recipe.stages:
-        yield from stage.files()
-
-
-def _is_hub_id(path: str) -> bool:
-    from cascade_rl.tasks.rows import is_hub_id
-
-    return is_hub_id(path) and not Path(path).expanduser().exists()
+        for path in stage.files():
+            yield path, True
 
 
 def _tasks(recipe: Recipe) -> Iterator[str]:

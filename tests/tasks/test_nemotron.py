@@ -185,6 +185,10 @@ def test_a_recipe_that_can_be_run_has_no_shortfalls() -> None:
     from cascade_rl.shortfall import shortfalls
 
     assert shortfalls(load_recipe(RECIPE.with_name("nano.toml"))) == []
+    told = shortfalls(load_recipe(RECIPE.with_name("smollm2.toml"), ["tasks.bfcl.path=no/bfcl"]))
+    assert len(told) == 1
+    assert told[0].startswith("data that is not there yet: ")
+    assert "no/bfcl" in told[0], "a task that reads no hub id has a folder in mind"
 
 
 def test_an_unknown_take_in_a_recipe_is_an_error_with_its_place() -> None:

@@ -14,11 +14,13 @@ Record = dict[str, Any]
 def followed(view: RunView, rows: list[Record]) -> Record:
     """{"stages": [...], "prompts": [{"split", "task", "prompt", "scores": [[...] or null a stage]}]}, of the prompts whose answers the
     report shows for more than one checkpoint. Prompts on which the checkpoints differ most come first."""
-    shown: dict[tuple[str, str, str], set[str]] = {}
+    shown: dict[tuple[Split, str, str], set[str]] = {}
     for row in rows:
         if row.get("step") is None:
             shown.setdefault((row["split"], row["task"], row["prompt"]), set()).add(row["stage"])
-    order = {split: list(view.matrix.checkpoints(split).items()) for split in splits_of(view.matrix)}
+    order: dict[Split, list[tuple[str, str]]] = {
+        split: list(view.matrix.checkpoints(split).items()) for split in splits_of(view.matrix)
+    }
     scores: dict[Split, Any] = {
         split: {name: view.matrix.scores(name, split) for name, _ in told} for split, told in order.items()
     }

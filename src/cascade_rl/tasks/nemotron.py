@@ -70,6 +70,7 @@ class NemotronRL(CodeSettings, FileTask):
     take: Kind
     name: str = "nemotron"
 
+    reads_hub: ClassVar[bool] = True
     published: ClassVar[str] = "nvidia/Nemotron-Cascade-2-RL-data on the Hugging Face hub"
 
     def __post_init__(self) -> None:
