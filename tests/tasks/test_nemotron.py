@@ -48,7 +48,7 @@ def test_every_kind_is_told_apart_and_the_rest_is_reported() -> None:
 def test_instructions_are_judged_by_their_kinds_and_unknown_kinds_are_left_out() -> None:
     made = task("instructions")
     assert len(made.prompts("train")) == 3
-    assert 'id "last_word:last_word_answer" is not known' in made.notes()[0]
+    assert 'id "last_word:last_word_of_all" is not known' in made.notes()[0]
     assert "2 ids but 1 argument sets" in made.notes()[0]
     assert grade(made, 0, "Lamps swing and the water is black.").value == 1
     assert grade(made, 0, "Lamps swing, and the water is black.").value == 0
@@ -129,6 +129,7 @@ def test_settings_and_empty_files_are_refused_in_words(tmp_path: Path) -> None:
         ("math", "compmath_test", 256),
         ("calls", "workplace_assistant", 5),
         ("instructions", "ifbench", 5),
+        ("instructions", "instruction_following", 5),
         ("code", "code_gen", 5),
         ("prompts", "genrm_compare", 5),
     ],

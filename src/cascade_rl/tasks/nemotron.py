@@ -46,7 +46,6 @@ DOMAINS: Mapping[str, str] = {
 }  # fmt: skip
 # What the paper's reward does and ours does not, by kind.
 DIFFERS: Mapping[str, str] = {
-    "instructions": "the kinds of IFEval and IFBench are graded; rows with others, as most of IFBench's training kinds, are left out",
     "calls": "the calls of one answer are compared; the paper makes them in five databases, over several turns, and compares states",
     "prompts": "these rows have no verdict of their own: they can be distilled on or judged, and an rl stage on them alone is stopped",
 }
