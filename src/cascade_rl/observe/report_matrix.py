@@ -35,13 +35,13 @@ def all_changes(matrix: Matrix) -> dict[Split, Changes]:
 
 
 def won_back(matrix: Matrix, split: Split, changes: Changes) -> Changes:
-    """Cells significantly above the checkpoint before, and no more than back at the task's best: recoveries."""
+    """Cells significantly above the checkpoint before, and not above the task's best: recoveries, whole or in part."""
     order = list(of_student(matrix, split))
     found: Changes = {}
     for before, checkpoint in itertools.pairwise(order):
         for change in significant_changes(matrix, checkpoint, against=before, split=split):
             place = (checkpoint, change.task)
-            if change.verdict == "rise" and (place not in changes or changes[place].verdict == "same"):
+            if change.verdict == "rise" and (place not in changes or changes[place].verdict != "rise"):
                 found[place] = change
     return found
 
@@ -143,7 +143,7 @@ def _cell(
     if back:
         gain = 100 * back.paired.difference
         said += f"; {gain:+.1f} ± {_error(back.paired.stderr, 100)} against {stages[back.against]} (won back)"
-        mark = tag("em", f"{MARKS['back']} {gain:.1f}")
+        mark = join(mark, " " if mark else None, tag("em", f"{MARKS['back']} {gain:.1f}", class_="back"))
     if unscored and unscored.mean > 0:
         said += f"; {100 * unscored.mean:.1f}% of its samples unscored"
         mark = join(mark, tag("em", f"{100 * unscored.mean:.2g}% unscored", class_="unscored"))
@@ -154,7 +154,7 @@ def _cell(
         href="#rollouts", title=said, aria_label=said, data_stage=row.stage, data_task=row.task, data_split=row.split,
     )  # fmt: skip
     heat = min(1.0, max(0.0, row.mean / peak)) if peak > 0 else 0.0
-    verdict = "back" if back else change.verdict if change else None
+    verdict = change.verdict if change else None
     return tag("td", link, class_=verdict, style=f"--heat:{heat:.3f}")
 
 

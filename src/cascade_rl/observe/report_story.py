@@ -1,6 +1,7 @@
 """The report's opening: where the run stands, what rose and fell since SFT, and who taught what."""
 
 import math
+from collections.abc import Iterable
 
 from cascade_rl.eval.matrix import Change, significant_changes
 from cascade_rl.observe.report_distill import named_teachers, recoveries
@@ -31,11 +32,8 @@ def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
         figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "within noise")]
         counts = [f"{counted(rose)} rose", f"{fell or 'none'} fell", f"{same} cannot be told apart from noise" if same else ""]
         sentence = f"From {names[first]} to {names[last]}, on {split}: {', '.join(filter(None, counts))}. "
-        sentence += _drops_in_words(drops, names)
         back = won_back(view.matrix, split, changes[split]).values()
-        if back:
-            told = [f"{each.task} at {names[each.checkpoint]} (+{100 * each.paired.difference:.1f})" for each in back]
-            sentence += f" Won back: {_some(told)}."
+        sentence += " ".join(filter(None, (_lost(drops, names), _back(back, names), _still_below(drops, last))))
     tiles = [tag("div", tag("dd", figure), tag("dt", label)) for figure, label in figures]
     return join(tag("p", sentence, class_="story") if sentence else None, tag("dl", *tiles, class_="tiles") if tiles else None)
 
@@ -47,18 +45,26 @@ def _first(view: RunView, split: Split) -> str:
     return next((checkpoint for checkpoint in reversed(order[:-1]) if checkpoint in taught), order[0])
 
 
-def _drops_in_words(drops: list[Change], stages: dict[str, str]) -> str:
-    """Each task once, with the stage that cost it most; and those that the last checkpoint has not won back."""
+def _lost(drops: list[Change], stages: dict[str, str]) -> str:
+    """Each task once, with the stage that cost it most."""
     if not drops:
         return "No stage lost what an earlier one had won."
     worst: dict[str, Change] = {}
     for change in sorted(drops, key=lambda change: change.paired.difference):
         worst.setdefault(change.task, change)
     told = [f"{task} at {stages[each.checkpoint]} (−{-100 * each.paired.difference:.1f})" for task, each in worst.items()]
-    last = list(stages)[-1]
+    return f"Below a task's best earlier checkpoint: {_some(told)}."
+
+
+def _back(back: Iterable[Change], stages: dict[str, str]) -> str:
+    told = [f"{each.task} at {stages[each.checkpoint]} (+{100 * each.paired.difference:.1f})" for each in back]
+    return f"Won back: {_some(told)}." if told else ""
+
+
+def _still_below(drops: list[Change], last: str) -> str:
+    """What the last checkpoint has not won back; "" where it alone lost anything, which is told already."""
     left = [f"{each.task} (−{-100 * each.paired.difference:.1f})" for each in drops if each.checkpoint == last]
-    still = f" Still below at the end: {_some(left)}." if left and any(each.checkpoint != last for each in drops) else ""
-    return f"Below a task's best earlier checkpoint: {_some(told)}.{still}"
+    return f"Still below at the end: {_some(left)}." if left and len(left) < len(drops) else ""
 
 
 def _some(told: list[str], most: int = 3) -> str:
