@@ -5,13 +5,19 @@ POINT "replace:N" dies just before the Nth atomic rename (states, checkpoints, m
 "log:N" dies just after the Nth line of a log was written, that is inside a stage; "grade:N" before the Nth round of verdicts, that
 is between sampling and training; "sync:N" before the sampler's Nth load, that is with the optimizer moved and nothing logged;
 "none" counts them all and prints the counts as JSON. `run_until` does it in a process of its own.
+
+POINT "random:SEED:NUM" runs the recipe whole in RUN/whole, then kills a run of it NUM times and goes on with it each time, in RUN/0; a run
+that comes to its end before has its place taken by RUN/1, and so on. Every other kill comes after a random delay, whatever the run is
+doing; the others after a random number of lines of a log, which is inside a stage.
 """
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -57,7 +63,71 @@ def check_same(whole: Path, run: Path) -> None:
     assert not list(run.rglob(".*.tmp"))
 
 
+def child(recipe: Path, run: Path, most_lines: int = 0) -> int:
+    """The recipe in a copy of this process, which has imported everything; gives the copy's id.
+
+    most_lines: the copy kills itself after so many lines of its logs (0: never).
+    """
+    from cascade_rl.observe.log import Log
+    from cascade_rl.pipeline import run_recipe
+    from cascade_rl.recipe import load_recipe
+
+    pid = os.fork()
+    if pid:
+        return pid
+    write, left = Log.write, [most_lines]
+
+    def counted_write(self, record):
+        write(self, record)
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Log.write = counted_write  # type: ignore[assignment]
+    try:
+        run_recipe(load_recipe(recipe), run, say=lambda text: None)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def ended(pid: int) -> bool:
+    """Waits for a copy; whether it came to its end, and was not killed."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code == 0
+
+
+def kill_at_random(seed: int, num: int, recipe: Path, run: Path) -> None:
+    import cascade_rl.eval.suite
+    import cascade_rl.model.policy
+    import cascade_rl.pipeline
+    import cascade_rl.sample.local
+    import cascade_rl.stages.context
+    import cascade_rl.stages.step  # noqa: F401
+
+    begin = time.monotonic()
+    assert ended(child(recipe, run / "whole"))
+    seconds = time.monotonic() - begin
+    rng, killed, finished = random.Random(seed), 0, 0
+    while killed < num:
+        if killed % 2:
+            over = ended(child(recipe, run / str(finished), most_lines=rng.randint(1, 12)))
+        else:
+            pid = child(recipe, run / str(finished))
+            time.sleep(rng.uniform(0, seconds / 3))
+            os.kill(pid, signal.SIGKILL)  # harmless where it has ended: it is not yet waited for
+            over = ended(pid)
+        killed, finished = killed + (not over), finished + over
+    print("KILLED", killed, "RUNS", finished + 1)
+    assert ended(child(recipe, run / str(finished)))
+
+
 def main() -> None:
+    if sys.argv[1].startswith("random:"):
+        _, seed, num = sys.argv[1].split(":")
+        return kill_at_random(int(seed), int(num), Path(sys.argv[2]), Path(sys.argv[3]))
     from cascade_rl.observe.log import Log
     from cascade_rl.pipeline import run_recipe
     from cascade_rl.recipe import load_recipe

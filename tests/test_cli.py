@@ -24,6 +24,8 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
     assert "steps = 7" in told
     assert "will run" in told
     assert "packed sequences x" in told
+    assert "at most, refills and evaluations apart" in told
+    assert "cannot be run" not in told
     assert not run.exists()
 
 
@@ -35,6 +37,7 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
         (["plan", "recipes/nano.toml", "--from", "stf"], 'did you mean "sft"?'),
         (["chat", "nosuch"], "holds no model"),
         (["eval", "nosuch", "--tasks", "nano.math"], "holds no model"),
+        (["audit", "nano.math", "--set", "tasks.nano.math.num_train=0"], 'has no prompts in split "train"'),
         (["report", "nosuch"], "nosuch"),
         (["report", "."], "holds no run"),
         (["eval", "nosuch", "--tasks", " , "], "names no task"),

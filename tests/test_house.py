@@ -25,8 +25,9 @@ LEVEL = {
     "eval": 4.5, "observe": 4.7,
     "stages": 5,
     "recipe": 6,
-    "plan": 6.5,
+    "plan": 6.5, "shortfall": 6.5,
     "pipeline": 7,
+    "ablate": 7.5, "ablate_table": 7.6,
     "chat": 8, "serve": 8,
     "cli": 9,
 }  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 
 from cascade_rl import pipeline
 from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
+from cascade_rl.observe.report_run import read_run
 from cascade_rl.pipeline import find_checkpoint, run_recipe
 from cascade_rl.plan import make_plan
 from cascade_rl.recipe import Recipe, load_recipe
@@ -274,6 +275,37 @@ def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished
     assert any('stage "second": worse than before: sums fell by 100.0%' in line for line in said)
     with pytest.raises(RunError, match="made something worse: sums fell by 100"):
         run_recipe(load_recipe(recipe_file, ["eval.on_regression=stop"]), run, say=said.append)
+
+
+def test_a_folder_of_another_recipe_is_refused_and_one_without_a_common_stage_told_of(
+    recipe_file: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = tmp_path / "run", []
+    shutil.copytree(finished, run)
+    before = results(run)
+    with pytest.raises(RunError, match='was made by the recipe "tiny", and this one is "other"; choose another --run folder'):
+        run_recipe(load_recipe(recipe_file, ["name=other"]), run, say=said.append)
+    assert results(run) == before
+    monkeypatch.setattr(pipeline._Walk, "all_stages", lambda self, start_from: None)
+    monkeypatch.setattr(pipeline._Walk, "test_rows", lambda self: None)
+    run_recipe(load_recipe(recipe_file, ["seed=5"]), run, say=said.append)
+    assert any("none of its 2 finished stages is one of this recipe as it is now" in line for line in said)
+    said.clear()
+    shutil.rmtree(run)
+    shutil.copytree(finished, run)
+    run_recipe(load_recipe(recipe_file, ["second.steps=9"]), run, say=said.append)
+    assert not any("finished stages" in line for line in said)
+
+
+def test_a_stage_whose_checkpoint_was_deleted_is_not_done(recipe_file: Path, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(next(run.glob("stages/02-*")) / "checkpoint")
+    first, second = make_plan(load_recipe(recipe_file), run)
+    assert (first.in_words, second.outlook) == ("done, will be skipped", "run")
+    assert second.in_words == "will run again: it was done, and its checkpoint was deleted since"
+    assert find_checkpoint(run) == first.dir.checkpoint
+    assert read_run(run).stages[1].status == "checkpoint deleted"
 
 
 def test_a_stage_on_the_way_can_go_without_rows(recipe_file: Path, finished: Path, tmp_path: Path) -> None:

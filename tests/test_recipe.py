@@ -86,6 +86,11 @@ def test_faults_are_named(tmp_path: Path, old: str, new: str, message: str) -> N
     assert message in str(caught.value)
 
 
+def test_a_stage_without_a_name_is_called_by_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r'stage "sft": steps: .* is not a whole number'):
+        load(tmp_path, GOOD.replace('name = "sft"\n', "", 1), "sft.steps=many")
+
+
 def test_two_stages_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match='two stages are named "sft"'):
         load(tmp_path, GOOD + '[[stage]]\nkind = "sft"\nname = "sft"\ndata = [{ task = "sums" }]\n')

@@ -12,6 +12,9 @@ from cascade_rl import __version__
 from cascade_rl.errors import CascadeError, Interrupted, RunError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cascade_rl.plan import Planned
     from cascade_rl.recipe import Recipe
 
 
@@ -63,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
 
     recipe_options(verb("run", _run, "Run a recipe: every stage that is not done, a matrix row after each, then the report."))
     recipe_options(verb("plan", _plan, "Show stages, effective values, and what would run or be skipped; start nothing."))
+
+    ablate = verb("ablate", _ablate, "Run a recipe and variants of it, each with one thing changed, over seeds; compare them.")
+    ablate.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
+    ablate.add_argument("variants", type=Path, metavar="VARIANTS", help="a TOML file of seeds and [variant.NAME] tables")
+    ablate.add_argument("--out", type=Path, metavar="FOLDER", help="where the runs live (default: runs/ablate-NAME)")
+    set_option(ablate)
 
     evaluate = verb("eval", _eval, "Evaluate a model folder (or a run's last checkpoint) on tasks.")
     evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
@@ -141,6 +150,23 @@ def _run(args: argparse.Namespace) -> None:
     run_recipe(recipe, _run_folder(args), start_from=args.start_from, only=args.only, how_to_go_on=again)
 
 
+def _ablate(args: argparse.Namespace) -> None:
+    from cascade_rl import ablate_table
+    from cascade_rl.ablate import load_ablation, run_ablation
+    from cascade_rl.recipe import read_recipe
+
+    ablation = load_ablation(args.variants)
+    table = read_recipe(args.recipe, args.set)
+    out = args.out or Path("runs") / f"ablate-{args.variants.stem}"
+    again = ["cascade", "ablate", str(args.recipe), str(args.variants), "--out", str(out), *_set_words(args.set)]
+    cells = []
+    for cell in run_ablation(table, ablation, out, shlex.join(again)):
+        cells.append(cell)
+        ablate_table.write(out / "ablation.json", str(args.recipe), ablation.variants, cells)
+    ablate_table.show(ablation.variants, cells)
+    print(f"figures: {out / 'ablation.json'}")
+
+
 def _set_words(overrides: Sequence[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
@@ -154,14 +180,14 @@ def _plan(args: argparse.Namespace) -> None:
 
     from cascade_rl.plan import make_plan
     from cascade_rl.recipe import load_recipe, to_json
+    from cascade_rl.shortfall import shortfalls
 
     recipe = load_recipe(args.recipe, args.set)
     plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
-    words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
     console = Console(highlight=False)
     console.print(f"[bold]{recipe.name}[/bold]  model {recipe.model.source}, seed {recipe.seed}, run folder {_run_folder(args)}")
     for item in plan:
-        console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {words[item.outlook]}")
+        console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {item.in_words}")
         console.print(f"   {item.stage.arithmetic()}")
         for key, value in to_json(item.stage).items():
             console.print(f"   {key} = {value}", markup=False)
@@ -172,6 +198,30 @@ def _plan(args: argparse.Namespace) -> None:
     for name, settings in told["tasks"].items():
         console.print(f"\n[bold]task[/bold] {name}  ", end="")
         console.print(_settings(settings), markup=False)
+    console.print()
+    console.print(_budget_table(plan))
+    if lacks := shortfalls(recipe):
+        console.print("[bold]What cannot be run as it stands[/bold]")
+        for lack in lacks:
+            console.print(f"- {lack}", markup=False)
+
+
+def _budget_table(plan: "Sequence[Planned]") -> "Table":
+    """Prompts, rollouts, tokens and steps of each stage, in the order of the recipe."""
+    from rich.table import Table
+
+    from cascade_rl.plan import budget
+
+    table = Table(title="at most, refills and evaluations apart", title_justify="left")
+    table.add_column("stage", style="bold")
+    table.add_column("kind")
+    for name in ("steps", "prompts", "rollouts", "tokens"):
+        table.add_column(name, justify="right")
+    for item in plan:
+        told = budget(item.stage)
+        figures = (told.steps, told.prompts, told.rollouts, told.tokens)
+        table.add_row(item.stage.name, type(item.stage).__name__.lower(), *(f"{n:,}" if n else "–" for n in figures))
+    return table
 
 
 def _settings(told: Mapping[str, Any]) -> str:
@@ -239,6 +289,7 @@ def _audit(args: argparse.Namespace) -> None:
     from cascade_rl.errors import GraderError, RecipeError, unknown
     from cascade_rl.eval.audit import audit_task, print_audit
     from cascade_rl.recipe import load_recipe, parse_overrides
+    from cascade_rl.tasks import prompts_of
 
     if args.num < 1:
         raise RecipeError(f"--num {args.num}: must be at least 1")
@@ -249,7 +300,14 @@ def _audit(args: argparse.Namespace) -> None:
     faults = []
     for name in args.tasks:
         task = recipe.tasks[name]
-        report = audit_task(task, task.prompts(args.split), args.num)
+        report = audit_task(task, prompts_of(task, args.split), args.num)
+        for note in getattr(task, "notes", tuple)():
+            print(f'task "{name}": {note}')
+        if not report.num_prompts:
+            faults.append(
+                f'task "{name}": has no prompts in split "{args.split}", so nothing was audited; choose another --split'
+            )
+            continue
         print_audit(report)
         faults += [report.fault] if report.fault else []
     if faults:

@@ -35,13 +35,14 @@ def run_recipe(
     Bad data and unknown names raise before any work is spent. Ctrl-C saves the running stage and raises Interrupted.
     """
     plan = make_plan(recipe, root, start_from, only)
-    _check_data(recipe)
+    _check_data(recipe, say)
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
         if item.outlook != "done":
             _with_judges(recipe, item.stage, None)
     run = RunDir(root)
     with run.lock(), _stop_on_interrupt(say) as stop:
         run.sweep()
+        _check_owner(recipe, run, plan, say)
         if start_from:
             _forget(make_plan(recipe, root, start_from))
         write_json(run.recipe, resolved(recipe))
@@ -52,24 +53,51 @@ def run_recipe(
     return run
 
 
-def _check_data(recipe: Recipe) -> None:
-    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now."""
+def _check_owner(recipe: Recipe, run: RunDir, plan: Sequence[Planned], say: Callable[[str], None]) -> None:
+    """A run folder belongs to one recipe, which may be edited: a recipe of another name is refused, and one of which no stage is
+    left is told of. Nothing is deleted either way."""
+    if not run.recipe.exists():
+        return
+    before = read_json(run.recipe)
+    if (name := before.get("name")) != recipe.name:
+        raise RunError(
+            f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another --run folder, or give'
+            f" the recipe the same name if it is the same one"
+        )
+    stages = [(i, told.get("name", ""), told.get("fingerprint", "")) for i, told in enumerate(before.get("stages", []), 1)]
+    finished = [place for told in stages if (place := run.stage(*told)).done]
+    if finished and not any(place.root == item.dir.root for place in finished for item in plan):
+        say(
+            f"run {run.root}: none of its {len(finished)} finished stages is one of this recipe as it is now (a model, seed, setting or"
+            f" file differs from the first stage on); they stay in {run.root / 'stages'}, and every stage is run"
+        )
+
+
+def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
+    """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now.
+
+    What a task has to tell of its rows (`notes`, where it has them: some may be left out) is said.
+    """
+    from cascade_rl.tasks import prompts_of
     from cascade_rl.tasks.rows import conversation, read_placed
 
     for name in recipe.eval.tasks:
         splits: tuple[Split, ...] = ("dev", "test")
         for split in splits:
-            if recipe.eval.num_prompts(split) and not recipe.tasks[name].prompts(split):
+            if recipe.eval.num_prompts(split) and not prompts_of(recipe.tasks[name], split):
                 raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
     for stage in recipe.stages:
         for name in stage.task_names():
-            if not recipe.tasks[name].prompts("train"):
+            if not prompts_of(recipe.tasks[name], "train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
         if isinstance(stage, OnPolicy):
             stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
+    for name in dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())]):
+        for note in getattr(recipe.tasks[name], "notes", tuple)():
+            say(f'task "{name}": {note}')
 
 
 def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:
@@ -304,7 +332,7 @@ def find_checkpoint(place: Path) -> Path:
         stages = read_json(run.recipe)["stages"]
         places = [run.stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(stages, 1)]
         of_student = [place for place, stage in zip(places, stages, strict=True) if not stage.get("branch")]
-        if done := [stage for stage in of_student if stage.done]:
+        if done := [stage for stage in of_student if stage.whole]:
             return done[-1].checkpoint
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 

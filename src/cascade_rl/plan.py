@@ -19,6 +19,7 @@ from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
+from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks.judged import Judged
 
 Outlook = Literal["done", "resume", "run"]
@@ -42,6 +43,40 @@ class Planned:
     @property
     def checkpoint_name(self) -> str:
         return self.dir.root.name
+
+    @property
+    def in_words(self) -> str:
+        """The outlook for people; a stage that was done and has to be made again says why."""
+        words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
+        gone = "" if self.dir.whole or not self.dir.done else "checkpoint"
+        if isinstance(self.stage, Select) and self.dir.whole and not self.dir.teachers.is_file():
+            gone = "choice of teachers"
+        return words[self.outlook] + (f" again: it was done, and its {gone} was deleted since" if gone else "")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a stage takes at most: `Budget(steps=180, prompts=23040, rollouts=368640, tokens=18_119_393_280)`.
+
+    prompts and rollouts are 0 where nothing is sampled; groups that are dropped for want of signal and drawn again are not counted.
+    tokens: trained on in SFT, sampled elsewhere, every answer taken to be as long as it may be.
+    """
+
+    steps: int = 0
+    prompts: int = 0
+    rollouts: int = 0
+    tokens: int = 0
+
+
+def budget(stage: Any) -> Budget:
+    """The budget of a stage by its settings alone."""
+    if isinstance(stage, OnPolicy):
+        prompts = stage.steps * stage.prompts_per_step
+        rollouts = prompts * stage.group_size
+        return Budget(stage.steps, prompts, rollouts, rollouts * stage.max_new_tokens)
+    if isinstance(stage, SFT):
+        return Budget(stage.steps, tokens=stage.steps * stage.batch_size * stage.pack_tokens)
+    return Budget()
 
 
 def digest(value: Any) -> str:
@@ -178,8 +213,7 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
-            whole = place.done and (place.checkpoint / "config.json").is_file()  # what was deleted since is made again
-            whole = whole and (place.teachers.is_file() or not isinstance(stage, Select))
+            whole = place.whole and (place.teachers.is_file() or not isinstance(stage, Select))
             outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
         planned.append(Planned(index, stage, known[stage.name], begins, known[begins], place, outlook))
     if only is not None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.errors import CascadeError, RecipeError, unknown
 from cascade_rl.eval.suite import EvalConfig
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
@@ -25,7 +25,7 @@ from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
-from cascade_rl.tasks import kind_of, load_task_class
+from cascade_rl.tasks import in_words, kind_of, load_task_class
 from cascade_rl.tasks.judged import Judged
 
 STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill}
@@ -57,18 +57,28 @@ class Recipe:
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads and checks a recipe file; `overrides` are "where.key=value" with a TOML value (a bare word is a string)."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise RecipeError(f"recipe {path}: no such file") from None
-    except IsADirectoryError:
-        raise RecipeError(f"recipe {path}: is a folder; expected a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path}: not TOML: {error}") from None
+    return parse_recipe(read_recipe(path, overrides))
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The raw table of a recipe file, with its overrides, as `parse_recipe` takes it."""
+    table = read_toml(path, "recipe")
     for override in overrides:
-        _override(table, override)
+        apply_override(table, override)
     _find_templates(table, path.parent)
-    return parse_recipe(table)
+    return table
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The table of a TOML file; `what` it is begins the message of an error."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise RecipeError(f"{what} {path}: no such file") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{what} {path}: is a folder; expected a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{what} {path}: not TOML: {error}") from None
 
 
 def _find_templates(table: Mapping[str, Any], folder: Path) -> None:
@@ -102,7 +112,7 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
         if not name or not all(c.isalnum() or c in "-_" for c in name):
             raise RecipeError(f'recipe: stage name "{name}" must be letters, digits, "-" and "_" (it names a folder)')
     tasks = {name: _task(name, t) for name, t in task_tables.items()}
-    recipe = _build(Recipe, table, "recipe", tasks=tasks, stages=stages)
+    recipe = build(Recipe, table, "recipe", tasks=tasks, stages=stages)
     recipe = dataclasses.replace(recipe, stages=_with_recovery(recipe))
     for name in [*recipe.eval.tasks, *(n for stage in recipe.stages for n in stage.task_names())]:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
@@ -210,7 +220,7 @@ def parse_overrides(name: str, source: str, tasks: Sequence[str], overrides: Seq
     """A recipe without stages, for evaluating a model: everything else comes from overrides."""
     table: dict[str, Any] = {"name": name, "model": {"source": source}, "eval": {"tasks": list(tasks)}}
     for override in overrides:
-        _override(table, override)
+        apply_override(table, override)
     return parse_recipe(table)
 
 
@@ -229,7 +239,8 @@ def to_json(value: Any) -> Any:
 
 
 def _stage(table: Any, number: int) -> Any:
-    where = f'stage "{table["name"]}"' if isinstance(table, dict) and "name" in table else f"stage number {number}"
+    named = isinstance(table, dict) and isinstance(table.get("name", table.get("kind")), str)
+    where = f'stage "{stage_name(table)}"' if named else f"stage number {number}"
     return _by_kind(table, where, lambda kind: STAGES.get(kind) or _refuse(unknown(f"{where}: kind", kind, STAGES)))
 
 
@@ -237,7 +248,12 @@ def _task(name: str, table: Any) -> Task:
     where = f'task "{name}"'
     if isinstance(table, dict):
         table = {"kind": name, **table}
-    return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+    try:
+        return _by_kind(table, where, lambda kind: _task_class(kind, where), name=name)
+    except CascadeError:
+        raise
+    except Exception as error:  # a task of the user's may do anything when it is made
+        raise RecipeError(f"{where}: cannot be made: {in_words(error)}") from error
 
 
 def _task_class(kind: str, where: str) -> type:
@@ -256,14 +272,14 @@ def _by_kind(table: Any, where: str, find: typing.Callable[[str], type], **fixed
     kind = table.pop("kind", None)
     if not isinstance(kind, str):
         raise RecipeError(f'{where}: needs kind = "...", a string')
-    return _build(find(kind), table, where, **fixed)
+    return build(find(kind), table, where, **fixed)
 
 
 def _refuse(message: str) -> typing.NoReturn:
     raise RecipeError(message)
 
 
-def _build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
+def build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
     """An instance of dataclass `cls` from a table: unknown keys refused, missing ones named, values checked by type."""
     if not isinstance(table, Mapping):
         raise RecipeError(f"{where}: expected a table, found {table!r}")
@@ -287,16 +303,16 @@ def _build(cls: Any, table: Mapping[str, Any], where: str, **fixed: Any) -> Any:
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
+        return build(hint, value, where)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType or origin is typing.Union:
         nested = next((arg for arg in args if dataclasses.is_dataclass(arg)), None)
         if nested is not None and value is not None:
-            return _build(nested, value, where)
+            return build(nested, value, where)
     if origin is tuple and args and dataclasses.is_dataclass(args[0]):
         if not isinstance(value, list):
             raise RecipeError(f"{where}: expected a list of tables, found {value!r}")
-        return tuple(_build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(build(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     try:
         # JSON mode: a list is a tuple's only spelling there, everything else stays strict (no "1" for 1, no 1 for true).
         return TypeAdapter(hint).validate_json(json.dumps(value, default=str), strict=True)
@@ -325,7 +341,12 @@ def _type_name(hint: Any) -> str:
     return _TYPE_NAMES.get(hint, str(hint))
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def stage_name(table: Mapping[str, Any]) -> str:
+    """The name of a stage in a raw recipe table: its own, or its kind."""
+    return str(table.get("name", table.get("kind")))
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
     """Applies "stage.key=value", "eval.key=value", "tasks.NAME.key=value" or "seed=value" to a raw recipe table."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
@@ -340,7 +361,7 @@ def _override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is meant as a string
-    stages = {str(t.get("name", t.get("kind"))): t for t in table.get("stage", []) if isinstance(t, dict)}
+    stages = {stage_name(t): t for t in table.get("stage", []) if isinstance(t, dict)}
     sections = [f.name for f in dataclasses.fields(Recipe) if f.name != "stages"]
     first = keys[0]
     if first in stages and len(keys) > 1:

@@ -65,6 +65,18 @@ def folder_atomic(path: Path) -> Iterator[Path]:
     _sync_folder(path.parent)
 
 
+def link_folder(source: Path, target: Path) -> None:
+    """A copy of a folder whose files are the same files under another name, which costs no disk; copies where there are no links."""
+    shutil.copytree(source, target, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -124,6 +136,11 @@ class StageDir:
     @property
     def done(self) -> bool:
         return self.done_file.exists()
+
+    @property
+    def whole(self) -> bool:
+        """Done, and its checkpoint was not deleted since."""
+        return self.done and (self.checkpoint / "config.json").is_file()
 
 
 @dataclass(frozen=True)

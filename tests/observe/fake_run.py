@@ -161,6 +161,7 @@ def write_stage(folder: Path, index: int, name: str, kind: str, fingerprint: str
             stage.lineage,
             {**lineage, "notes": ['12 samples of "long" skipped: longer than 2048 tokens'] if kind == "sft" else []},
         )
+        write_json(stage.checkpoint / "config.json", {})
         write_atomic(stage.done_file, "")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.limits import first_growth
 from cascade_rl.stages.on_policy import TaskShare
 from cascade_rl.stages.rl import RL
@@ -70,6 +71,16 @@ def test_a_horizon_is_none_or_as_long_as_training() -> None:
 
 def test_a_constant_rate_has_no_floor() -> None:
     assert SFT(**SFT_DATA, learning_rate=1e-6, schedule="constant").learning_rate == 1e-6
+
+
+def test_a_warm_up_longer_than_its_stage_is_told() -> None:
+    stage = Distill(**RL_TASKS, steps=10)  # the default warm-up has 30 steps, from 2e-7 to 2e-6
+    assert "its warm-up of 30 steps is longer than the stage" in stage.arithmetic()
+    assert "no further than 8e-07 of 2e-06" in stage.arithmetic()
+    assert stage.lr(9) == pytest.approx(8e-7)
+    assert "warm-up" not in Distill(**RL_TASKS, steps=30).arithmetic()
+    assert "no further than 2.5e-05 of 5e-05" in SFT(**SFT_DATA, steps=5, warmup_steps=10).arithmetic()
+    assert "no further than 1.5e-06 of 3e-06" in RL(**RL_TASKS, steps=5, warmup_steps=10).arithmetic()
 
 
 def test_growth_compares_means_of_five_steps() -> None:

@@ -52,7 +52,7 @@ for (const chart of $$(".chart")) {
 
 // --- rollouts -----------------------------------------------------------------------------------------------------------------------
 
-const { rows, left_out: leftOut } = JSON.parse($("#rollout-data").textContent);
+const { rows, left_out: leftOut, follow } = JSON.parse($("#rollout-data").textContent);
 const filters = { stage: "", task: "", split: "", verdict: "" };
 const view = { shown: [], at: 0, tokens: true, surprise: false };
 const MARKS = { full: "●", partial: "◐", zero: "○", unscored: "◌" };
@@ -208,6 +208,7 @@ function draw() {
     make("p", { className: "why" }, make("b", {}, `${WORDS[verdict(row)]}. `), row.reward ? row.reward.why || "(no reason given)" : "not graded",
       parts ? make("small", {}, `  ${parts}`) : null),
     make("p", { className: "facts" }, facts.filter(Boolean).join(" · ")),
+    followLink(row),
     group.length > 1 ? make("div", { className: "group" }, "group: ", ...chips) : "",
     make("div", { className: "controls" },
       make("div", { className: "switch", role: "group", ariaLabel: "view" },
@@ -237,4 +238,52 @@ if ($("#list")) {
     });
   }
   choose({ stage: rows.at(-1).stage }); // the latest is what one comes for
+}
+
+// --- one prompt through all stages --------------------------------------------------------------------------------------------------
+
+const following = { split: "", task: "", prompt: "" };
+
+function options(id, values, wanted) {
+  const select = $(`#follow-${id}`), all = [...new Set(values)];
+  select.replaceChildren(...all.map((value) => make("option", { value }, value)));
+  select.value = following[id] = all.includes(wanted) ? wanted : all[0];
+}
+
+function follows(change = {}) {
+  const wanted = { ...following, ...change };
+  options("split", follow.prompts.map((each) => each.split), wanted.split);
+  options("task", follow.prompts.filter((each) => each.split === following.split).map((each) => each.task), wanted.task);
+  const here = follow.prompts.filter((each) => each.split === following.split && each.task === following.task);
+  options("prompt", here.map((each) => each.prompt), wanted.prompt);
+  const one = here.find((each) => each.prompt === following.prompt);
+  const asked = rows.find((row) => ofEvaluation(row, one));
+  $("#follow-asked").replaceChildren(...(asked ? conversation(asked).slice(0, 1) : []));
+  $("#follow-stages").replaceChildren(...follow.stages[one.split].map((stage, place) => followed(one, stage, one.scores[place])));
+}
+
+const ofEvaluation = (row, one) => row.step === undefined && ["split", "task", "prompt"].every((key) => row[key] === one[key]);
+
+function followed(one, stage, scores) {
+  const answers = rows.filter((row) => row.stage === stage && ofEvaluation(row, one));
+  const known = (scores || []).filter((score) => score !== null), mean = known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
+  const told = answers.slice(0, 4).map((row) => make("div", { className: "answer" },
+    make("p", { className: "why" }, badge(row), ` ${row.reward ? row.reward.why : "not graded"}`), ...conversation(row).slice(1)));
+  return make("section", {}, make("h3", {}, stage, make("small", {}, scores ? ` ${figure(mean)}${scores.length > 1 ? ` over ${scores.length}` : ""}` : " not measured")),
+    ...(told.length ? told : [make("p", { className: "absent" }, "Its answer was not kept.")]));
+}
+
+function followLink(row) {
+  if (row.step !== undefined || !follow.prompts.some((each) => each.split === row.split && each.prompt === row.prompt)) return null;
+  const button = make("button", { type: "button" }, "follow this prompt through all stages");
+  button.addEventListener("click", () => {
+    follows({ split: row.split, task: row.task, prompt: row.prompt });
+    $("#prompts").scrollIntoView();
+  });
+  return button;
+}
+
+if ($("#follow-stages")) {
+  for (const id of ["split", "task", "prompt"]) $(`#follow-${id}`).addEventListener("change", (event) => follows({ [id]: event.target.value }));
+  follows();
 }

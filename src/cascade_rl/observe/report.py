@@ -10,16 +10,19 @@ import json
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.observe.report_curves import curves_section, lineage_section
 from cascade_rl.observe.report_distill import distill_section
+from cascade_rl.observe.report_follow import follow_section, followed
 from cascade_rl.observe.report_grid import grid_section
 from cascade_rl.observe.report_html import Html, embedded_json, join, tag
 from cascade_rl.observe.report_judge import judge_section
-from cascade_rl.observe.report_matrix import all_changes, headline, matrix_section
+from cascade_rl.observe.report_matrix import all_changes, matrix_section
 from cascade_rl.observe.report_rollouts import Chosen, choose_rollouts
 from cascade_rl.observe.report_run import RunView, read_run
+from cascade_rl.observe.report_story import headline, teachers_strip
 from cascade_rl.run import RunDir, write_atomic
 
 
@@ -41,11 +44,19 @@ def page(view: RunView) -> str:
 
     def first_screen() -> Html:
         changes = all_changes(view.matrix)
-        return join(headline(view, changes), tag("h2", "Regression matrix", id="matrix"), matrix_section(view, changes))
+        title = tag("h2", "Regression matrix", id="matrix")
+        return join(headline(view, changes), teachers_strip(view), title, matrix_section(view, changes))
 
+    def follow() -> Html:
+        thread.update(followed(view, chosen.rows))
+        return follow_section(thread)
+
+    thread: dict[str, Any] = {"stages": {}, "prompts": []}
     documents = _guarded(view, "grid", lambda: _titled("Long documents", "documents", grid_section(view)))
     parts = [
         _guarded(view, "matrix", first_screen),
+        tag("h2", "Follow a prompt", id="prompts"),
+        _guarded(view, "prompts", follow),
         _guarded(view, "distillation", lambda: _titled("Distillation", "distillation", distill_section(view))),
         _guarded(view, "judges", lambda: _titled("Judges", "judges", judge_section(view))),
         documents,
@@ -72,13 +83,13 @@ def page(view: RunView) -> str:
     )
     learns = view.teachers or any(stage.kind == "distill" for stage in view.stages)
     some = [name for name, there in (("distillation", learns), ("documents", documents is not None)) if there]
-    names = ("matrix", *some, "curves", "lineage", "rollouts")
+    names = ("matrix", "prompts", *some, "curves", "lineage", "rollouts")
     body = join(
         tag("header", tag("h1", view.name), _subtitle(view), tag("nav", *(tag("a", name, href=f"#{name}") for name in names))),
         tag("main", *problems, *parts),
         tag(
             "script",
-            embedded_json({"rows": chosen.rows, "left_out": chosen.left_out}),
+            embedded_json({"rows": chosen.rows, "left_out": chosen.left_out, "follow": thread}),
             type="application/json",
             id="rollout-data",
         ),

@@ -16,7 +16,7 @@ def distill_section(view: RunView) -> Html | None:
     """None for a run that neither chose teachers nor learnt from any."""
     learnt = [stage for stage in view.stages if stage.kind == "distill"]
     parts = [part for stage in learnt for part in _stage(view, stage)]
-    shown = [part for part in (_teachers(view.teachers), *parts) if part is not None]
+    shown = [part for part in (_teachers(view), *parts) if part is not None]
     return join(*shown) if shown else None
 
 
@@ -31,16 +31,25 @@ def recoveries(view: RunView, stage: StageView) -> tuple[Split, list[Recovery]]:
     return split, recovery(view.matrix, student, stage.dir.root.name, others, split)
 
 
-def _teachers(teachers: Mapping[str, Any]) -> Html | None:
-    if not teachers:
+def named_teachers(view: RunView) -> dict[str, Mapping[str, str]]:
+    """distill stage -> domain -> the teacher that the recipe names, which comes before any that was chosen."""
+    told = {stage.get("name", ""): stage.get("teachers") for stage in view.recipe.get("stages", []) if isinstance(stage, dict)}
+    return {name: teachers for name, teachers in told.items() if isinstance(teachers, dict) and teachers}
+
+
+def _teachers(view: RunView) -> Html | None:
+    if not view.teachers:
         return None
     rows = []
-    for domain, told in teachers.items():
+    for domain, told in view.teachers.items():
         facts = told if isinstance(told, dict) else {"checkpoint": told}
         figures = _share(facts.get("mean"), facts.get("stderr")), _share(facts.get("student_mean"), None)
         who = facts.get("stage") or facts.get("checkpoint", "–")
         cells = [tag("td", str(who), title=str(facts.get("checkpoint", ""))), *(tag("td", figure) for figure in figures)]
-        rows.append(tag("tr", tag("th", domain, scope="row"), *cells, tag("td", str(facts.get("reason", "")), class_="notes")))
+        instead = [(stage, named[domain]) for stage, named in named_teachers(view).items() if domain in named]
+        reasons = [tag("p", f"not used by {stage}: the recipe names {teacher} for it") for stage, teacher in instead]
+        reasons.append(tag("p", str(facts.get("reason", ""))))
+        rows.append(tag("tr", tag("th", domain, scope="row"), *cells, tag("td", join(*reasons), class_="notes")))
     return join(
         tag("h3", "Teachers, chosen on dev"), _table(("domain", "teacher", "its accuracy", "student's", "why"), rows, "teachers")
     )

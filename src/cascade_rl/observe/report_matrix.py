@@ -1,15 +1,17 @@
 """The report's first screen: the matrix as heat tables, what changed in words, and the figures at the top."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from cascade_rl.eval.matrix import ACCURACY, Change, Matrix, is_share, significant_changes
-from cascade_rl.observe.report_html import Html, duration, join, large, number, tag
+from cascade_rl.observe.report_html import Html, join, number, tag
 from cascade_rl.observe.report_run import RunView
 from cascade_rl.records import EvalRow, Split
 
 SPLITS: Sequence[Split] = ("dev", "test")
-Changes = dict[tuple[str, str], Change]  # (checkpoint, task) -> change against the best earlier checkpoint
+Changes = dict[tuple[str, str], Change]  # (checkpoint, task) -> change against another checkpoint
+MARKS = {"rise": "▲", "drop": "▼", "back": "↩"}
 
 METRIC_NOTES = {
     ACCURACY: "mean reward of the samples, averaged over prompts",
@@ -42,61 +44,47 @@ def all_changes(matrix: Matrix) -> dict[Split, Changes]:
     }
 
 
+def won_back(matrix: Matrix, split: Split, changes: Changes) -> Changes:
+    """Cells significantly above the checkpoint before, and not above the task's best: recoveries, whole or in part."""
+    order = list(of_student(matrix, split))
+    found: Changes = {}
+    for before, checkpoint in itertools.pairwise(order):
+        for change in significant_changes(matrix, checkpoint, against=before, split=split):
+            place = (checkpoint, change.task)
+            if change.verdict == "rise" and (place not in changes or changes[place].verdict != "rise"):
+                found[place] = change
+    return found
+
+
+def of_student(matrix: Matrix, split: Split) -> dict[str, str]:
+    """checkpoint -> stage, of those that were the student; a branch makes a judge or a teacher."""
+    return {name: stage for name, stage in matrix.checkpoints(split).items() if name not in matrix.branches}
+
+
+def splits_of(matrix: Matrix) -> list[Split]:
+    """The splits that were measured, the one to look at first at the front: test, once every checkpoint has its test row."""
+    measured: list[Split] = [split for split in SPLITS if matrix.checkpoints(split)]
+    dev, test = (len(matrix.checkpoints(split)) for split in SPLITS)
+    return measured[::-1] if test >= dev else measured
+
+
 def matrix_section(view: RunView, changes: dict[Split, Changes]) -> Html:
     matrix = view.matrix
     if not matrix.rows:
         return tag("p", "No evaluation yet: matrix.json is written after the first stage.", class_="absent")
-    splits: list[Split] = [split for split in SPLITS if matrix.checkpoints(split)]
+    splits = splits_of(matrix)
     metrics = list(dict.fromkeys(row.metric for row in matrix.rows))
     tables, lists = [], []
     for split in splits:
         for metric in metrics:
             shown = (split, metric) == (splits[0], metrics[0])
-            tables.append(_table(matrix, split, metric, changes[split] if metric == ACCURACY else {}, hidden=not shown))
+            told = (changes[split], won_back(matrix, split, changes[split])) if metric == ACCURACY else ({}, {})
+            tables.append(_table(matrix, split, metric, *told, hidden=not shown))
         lists.append(_change_list(matrix, split, changes[split], hidden=split != splits[0]))
     return join(_switches(splits, metrics), *tables, *lists)
 
 
-def headline(view: RunView, changes: dict[Split, Changes]) -> Html:
-    """One sentence on where the run stands and what became of the tasks, and a row of figures."""
-    done = sum(stage.status == "done" for stage in view.stages)
-    tokens = sum(stage.num_tokens or 0 for stage in view.stages)
-    seconds = sum(stage.seconds or 0 for stage in view.stages)
-    figures = [(f"{done} of {len(view.stages)}", "stages done")] if view.stages else []
-    if tokens:
-        figures.append((large(tokens), "tokens trained on"))
-    if seconds:
-        figures.append((duration(seconds), "of training"))
-
-    def of_student(split: Split) -> dict[str, str]:
-        return {name: stage for name, stage in view.matrix.checkpoints(split).items() if name not in view.matrix.branches}
-
-    split: Split | None = next((split for split in SPLITS if len(of_student(split)) > 1), None)
-    sentence = ""
-    if split:
-        names = of_student(split)
-        first, *_, last = names
-        verdicts = [change.verdict for change in significant_changes(view.matrix, last, against=first, split=split)]
-        drops = [change for change in changes[split].values() if change.verdict == "drop"]
-        rose, fell, same = (verdicts.count(word) for word in ("rise", "drop", "same"))
-        figures += [(f"▲ {rose}", "tasks risen"), (f"▼ {fell}", "tasks fallen"), (f"{same}", "within noise")]
-        counts = [f"{_tasks(rose)} rose", f"{fell or 'none'} fell", f"{same} cannot be told apart from noise" if same else ""]
-        sentence = f"From {names[first]} to {names[last]}, on {split}: {', '.join(filter(None, counts))}. "
-        sentence += _drops_in_words(drops, names)
-    tiles = [tag("div", tag("dd", figure), tag("dt", label)) for figure, label in figures]
-    return join(tag("p", sentence, class_="story") if sentence else None, tag("dl", *tiles, class_="tiles") if tiles else None)
-
-
-def _drops_in_words(drops: list[Change], stages: dict[str, str]) -> str:
-    if not drops:
-        return "No stage lost what an earlier one had won."
-    worst = sorted(drops, key=lambda change: change.paired.difference)[:3]
-    told = ", ".join(f"{each.task} at {stages[each.checkpoint]} (−{-100 * each.paired.difference:.1f})" for each in worst)
-    more = f", and {len(drops) - 3} more" if len(drops) > 3 else ""
-    return f"Below a task's best earlier checkpoint: {told}{more}."
-
-
-def _tasks(count: int, word: str = "task") -> str:
+def counted(count: int, word: str = "task") -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
@@ -114,7 +102,7 @@ def _switches(splits: list[Split], metrics: list[str]) -> Html:
     )
 
 
-def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, *, hidden: bool) -> Html:
+def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, back: Changes, *, hidden: bool) -> Html:
     tasks, stages = matrix.tasks(split), matrix.checkpoints(split)
     rows = {(row.checkpoint, row.task): row for row in matrix.rows if row.split == split and row.metric == metric}
     peaks = {task: max((row.mean for (_, name), row in rows.items() if name == task), default=0) for task in tasks}
@@ -129,7 +117,8 @@ def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, *, hidde
             row = rows.get((checkpoint, task))
             peak = 1.0 if is_share(metric) else peaks[task]
             unscored = matrix.row(checkpoint, task, split, "unscored") if metric == ACCURACY else None
-            cells.append(_cell(row, changes.get((checkpoint, task)), peak, unscored, stages))
+            place = (checkpoint, task)
+            cells.append(_cell(row, changes.get(place), back.get(place), peak, unscored, stages))
         fingerprint = checkpoint.rpartition("-")[2]
         body.append(tag("tr", tag("th", tag("span", stage), tag("small", fingerprint), scope="row", title=checkpoint), *cells))
     unit = " in %" if is_share(metric) else ""
@@ -149,7 +138,9 @@ def _table(matrix: Matrix, split: Split, metric: str, changes: Changes, *, hidde
     )
 
 
-def _cell(row: EvalRow | None, change: Change | None, peak: float, unscored: EvalRow | None, stages: dict[str, str]) -> Html:
+def _cell(
+    row: EvalRow | None, change: Change | None, back: Change | None, peak: float, unscored: EvalRow | None, stages: dict[str, str]
+) -> Html:
     if row is None:
         return tag("td", tag("span", "–", class_="none", title="not measured"))
     mark = None
@@ -158,8 +149,11 @@ def _cell(row: EvalRow | None, change: Change | None, peak: float, unscored: Eva
         points = f"{100 * change.paired.difference:+.1f} ± {_error(change.paired.stderr, 100)}"
         said += f"; {points} against {stages[change.against]}, p {_p(change.p_holm)} ({change.verdict})"
         if change.verdict != "same":
-            arrow = "▲" if change.verdict == "rise" else "▼"
-            mark = tag("em", f"{arrow} {abs(100 * change.paired.difference):.1f}")
+            mark = tag("em", f"{MARKS[change.verdict]} {abs(100 * change.paired.difference):.1f}")
+    if back:
+        gain = 100 * back.paired.difference
+        said += f"; {gain:+.1f} ± {_error(back.paired.stderr, 100)} against {stages[back.against]} (won back)"
+        mark = join(mark, " " if mark else None, tag("em", f"{MARKS['back']} {gain:.1f}", class_="back"))
     if unscored and unscored.mean > 0:
         said += f"; {100 * unscored.mean:.1f}% of its samples unscored"
         mark = join(mark, tag("em", f"{100 * unscored.mean:.2g}% unscored", class_="unscored"))
@@ -180,8 +174,9 @@ def _change_list(matrix: Matrix, split: Split, changes: Changes, *, hidden: bool
     legend = tag(
         "p",
         tag("span", "▲ 4.2", class_="key rise"), " or ", tag("span", "▼ 4.2", class_="key drop"),
-        " points above or below the task's best earlier checkpoint, where the difference on the same prompts is more than noise "
-        "(paired sign-flip test, 5% for all tasks of a row together). Choose a cell to read its rollouts.",
+        " points above or below the task's best earlier checkpoint; ", tag("span", "↩ 4.2", class_="key back"),
+        " points won back: above the checkpoint before, and not above the best. Marked where the difference on the same prompts is "
+        "more than noise (paired sign-flip test, 5% for all tasks of a row together). Choose a cell to read its rollouts.",
         class_="legend",
     )  # fmt: skip
     if not told:
@@ -200,7 +195,7 @@ def _change_list(matrix: Matrix, split: Split, changes: Changes, *, hidden: bool
         for change in sorted(told, key=lambda change: (change.verdict != "drop", list(stages).index(change.checkpoint)))
     ]
     drops = sum(change.verdict == "drop" for change in told)
-    summary = tag("summary", f"{_tasks(drops, 'drop')} and {_tasks(len(told) - drops, 'rise')} in numbers")
+    summary = tag("summary", f"{counted(drops, 'drop')} and {counted(len(told) - drops, 'rise')} in numbers")
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="plain")
     return tag("div", legend, tag("details", summary, tag("div", table, class_="scroll")), data_of_split=split, hidden=hidden)
 

@@ -11,7 +11,7 @@ from cascade_rl.eval.matrix import Matrix
 from cascade_rl.observe.log import read_log
 from cascade_rl.run import RunDir, StageDir, read_json
 
-Status = Literal["done", "not finished", "not started"]
+Status = Literal["done", "checkpoint deleted", "not finished", "not started"]
 Record = dict[str, Any]
 
 
@@ -85,7 +85,7 @@ def read_run(folder: Path) -> RunView:
             kind=told.get("kind", ""),
             fingerprint=fingerprint,
             dir=place,
-            status="done" if place.done else "not finished" if place.root.exists() else "not started",
+            status=_status(place),
             arithmetic=told.get("arithmetic", ""),
             lineage=read(place.lineage, read_json, {}),
             metrics=read(place.metrics, _records, []),
@@ -104,6 +104,12 @@ def read_run(folder: Path) -> RunView:
         teachers=read(folder / "teachers.json", read_json, {}),
         problems=problems,
     )
+
+
+def _status(place: StageDir) -> Status:
+    if place.done:
+        return "done" if place.whole else "checkpoint deleted"
+    return "not finished" if place.root.exists() else "not started"
 
 
 def _records(path: Path) -> list[Record]:

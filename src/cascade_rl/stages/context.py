@@ -1,7 +1,5 @@
 """What a stage is given: where it starts, where it writes, and the few moves that every stage makes (resume, log, save, finish)."""
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from cascade_rl.observe.log import Log, read_log, rollout_row
 from cascade_rl.observe.progress import Progress
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group
-from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, write_atomic, write_json
+from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, link_folder, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
 from cascade_rl.tasks.rows import conversation, num_context, read_placed
 
@@ -192,18 +190,9 @@ class StageContext:
 
     def pass_on(self, **lineage: Any) -> None:
         """Ends a stage that trains nothing: its checkpoint is links to the files of its start, and its row that one's."""
-        copy = partial(shutil.copytree, self.start, copy_function=_link, dirs_exist_ok=True)
-        self.finish(copy, {}, **lineage, passed_on=True)
+        self.finish(partial(link_folder, self.start), {}, **lineage, passed_on=True)
 
     def close(self) -> None:
         """Closes the logs, however the stage ended."""
         for log in self._logs.values():
             log.close()
-
-
-def _link(source: str, target: str) -> None:
-    """The same file under another name, which costs no disk; a copy where the file system has no such links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -13,7 +13,7 @@ from cascade_rl.eval.teachers import read_teachers
 from cascade_rl.records import Prompt, Sample
 from cascade_rl.run import Checkpoint, StageDir
 from cascade_rl.stages.collect import Collector
-from cascade_rl.stages.limits import check_at_least
+from cascade_rl.stages.limits import check_at_least, warmup_note
 from cascade_rl.stages.on_policy import OnPolicy, dtype_name, figures
 
 if TYPE_CHECKING:
@@ -98,9 +98,11 @@ class Distill(OnPolicy):
         return (
             f"{self.prompts_per_step} prompts x {self.group_size} rollouts = {rollouts:,} rollouts = 1 update;"
             f" {self.steps:,} steps = {self.steps * rollouts:,} rollouts of at most {self.max_new_tokens:,} tokens"
+            f"{warmup_note(self)}"
         )
 
     def lr(self, step: int) -> float:
+        """As of all on-policy stages, but that the warm-up climbs from `warmup_from`: from 2e-7 to 2e-6 over 30 steps in the paper."""
         rate = super().lr(step)
         if step >= self.warmup_steps:
             return rate

@@ -46,6 +46,18 @@ def check_optimizer(config: Any) -> None:
             raise ValueError(f"betas = {config.betas}: each must be in [0, 1)")
 
 
+def warmup_note(config: Any) -> str:
+    """What to say of a warm-up that does not end within the stage; "" of one that does."""
+    if config.warmup_steps <= config.steps:
+        return ""
+    start = getattr(config, "warmup_from", 0.0)
+    reached = start + (config.learning_rate - start) * config.steps / config.warmup_steps
+    return (
+        f"; its warm-up of {config.warmup_steps:,} steps is longer than the stage, so the learning rate gets no further than"
+        f" {reached:.2g} of {config.learning_rate:g}"
+    )
+
+
 def first_growth(lengths: Sequence[float], most: float) -> tuple[int, float] | None:
     """The first step whose answers are more than `most` times as long as the first ones, and how many times; None: there is none.
 

@@ -9,7 +9,7 @@ from cascade_rl.algo.advantages import ADVANTAGES
 from cascade_rl.algo.samples import to_samples
 from cascade_rl.records import Sample
 from cascade_rl.stages.collect import SignalCollector
-from cascade_rl.stages.limits import check_at_least, first_growth
+from cascade_rl.stages.limits import check_at_least, first_growth, warmup_note
 from cascade_rl.stages.on_policy import OnPolicy, dtype_name, figures
 from cascade_rl.stages.watch import HackingWatch
 
@@ -84,6 +84,7 @@ class RL(OnPolicy):
         return (
             f"{self.prompts_per_step} prompts x {self.group_size} rollouts = {rollouts:,} rollouts = {updates};"
             f" {self.steps:,} steps = {self.steps * rollouts:,} rollouts of at most {self.max_new_tokens:,} tokens, refills apart"
+            f"{warmup_note(self)}"
         )
 
     def run(self, ctx: "StageContext") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import DataError
 from cascade_rl.records import Sample
-from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer
+from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer, warmup_note
 
 if TYPE_CHECKING:
     from cascade_rl.stages.context import StageContext
@@ -103,7 +103,7 @@ class SFT:
         most = self.batch_size * self.pack_tokens
         return (
             f"{self.batch_size} packed sequences x {self.pack_tokens} tokens = 1 update of at most {most:,} tokens;"
-            f" {self.steps:,} updates = at most {self.steps * most:,} tokens"
+            f" {self.steps:,} updates = at most {self.steps * most:,} tokens{warmup_note(self)}"
         )
 
     def run(self, ctx: "StageContext") -> None:

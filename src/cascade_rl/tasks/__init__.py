@@ -1,9 +1,14 @@
 """Tasks: prompts + interaction + verdict. The house's own by name; a user's as "package.module:name" or by entry point."""
 
 import importlib
+import traceback
+from collections.abc import Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 
-from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.errors import CascadeError, DataError, RecipeError, unknown
+from cascade_rl.protocols import Task
+from cascade_rl.records import Prompt, Split
 
 # Named, not imported: a recipe pays only for the graders that it uses.
 TASKS: dict[str, str] = {
@@ -31,6 +36,7 @@ TASKS: dict[str, str] = {
     "mmlu": "cascade_rl.tasks.mmlu:MMLU",
     "mbpp": "cascade_rl.tasks.mbpp:MBPP",
     "bfcl": "cascade_rl.tasks.bfcl:BFCL",
+    "nemotron": "cascade_rl.tasks.nemotron:NemotronRL",
 }
 
 
@@ -44,11 +50,47 @@ def load_task_class(kind: str, where: str) -> type:
     if not colon:
         raise RecipeError(unknown(f"{where}: kind", kind, TASKS, 'or write "package.module:name" for a task of your own'))
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
     except ImportError as error:
         raise RecipeError(f'{where}: cannot import "{module}" ({error}); is it installed, or its folder in PYTHONPATH?') from None
+    except Exception as error:  # anyone's code
+        raise RecipeError(f'{where}: importing "{module}" failed: {in_words(error)}') from error
+    try:
+        return getattr(found, name)
     except AttributeError:
         raise RecipeError(f'{where}: module "{module}" has no "{name}"') from None
+
+
+def prompts_of(task: Task, split: Split) -> Sequence[Prompt]:
+    """A task's prompts. What is wrong with a task of the user's is a DataError that names the task and the line of its code."""
+    where = f'task "{task.name}"'
+    try:
+        prompts = task.prompts(split)
+        found = list(prompts)
+    except CascadeError:
+        raise
+    except Exception as error:  # anyone's code
+        raise DataError(f'{where}: prompts("{split}") failed: {in_words(error)}') from error
+    seen: set[str] = set()
+    for number, prompt in enumerate(found):
+        if not isinstance(prompt, Prompt):
+            raise DataError(f'{where}: prompts("{split}")[{number}] is a {type(prompt).__name__}; expected a Prompt')
+        for key, told, expected in (("task", prompt.task, task.name), ("split", prompt.split, split)):
+            if told != expected:
+                raise DataError(f'{where}: prompt {prompt.id} has {key} "{told}"; expected "{expected}"')
+        if prompt.id in seen:
+            raise DataError(f"{where}: two prompts of split {split} have the id {prompt.id}; each needs its own")
+        seen.add(prompt.id)
+    return prompts
+
+
+def in_words(error: Exception) -> str:
+    """`KeyError: 'answer' (my_tasks.py:12)`: an exception of someone's code, and the line where it came up."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error}"  # which names its place itself
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def kind_of(task: object) -> str:

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cascade_rl.errors import DataError, GraderError, RecipeError
 from cascade_rl.protocols import Tools
@@ -50,6 +50,7 @@ class RowsTask(FileTask):
     gold: bool = False
     name: str = "rows"
     domain: str = "custom"
+    reads_hub: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -79,6 +79,7 @@ class FileTask:
     domain: str = ""
 
     published: ClassVar[str] = ""
+    reads_hub: ClassVar[bool] = False  # whether the path may be a hub id
 
     def __post_init__(self) -> None:
         if self.num_prompts is not None and self.num_prompts < 1:

@@ -49,7 +49,7 @@ def read_placed(source: str | Path, split: str = "train") -> list[tuple[str, Row
         rows = _read_file(path)
     elif path.is_dir():
         rows = (placed for file in _files_of(path, split) for placed in _read_file(file))
-    elif _HUB_ID.fullmatch(str(source)) and not str(source).endswith(SUFFIXES):
+    elif is_hub_id(source):
         rows = _read_hub(str(source), split)
     else:
         raise DataError(
@@ -59,6 +59,11 @@ def read_placed(source: str | Path, split: str = "train") -> list[tuple[str, Row
     if not found:
         raise DataError(f'data "{source}": holds no rows; expected at least one')
     return found
+
+
+def is_hub_id(source: str | Path) -> bool:
+    """Whether a source that is neither file nor folder is looked for on the hub: "org/name" or "org/name:config"."""
+    return bool(_HUB_ID.fullmatch(str(source))) and not str(source).endswith(SUFFIXES)
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, Row]]:

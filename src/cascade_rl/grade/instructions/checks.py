@@ -13,6 +13,7 @@ from cascade_rl.grade.instructions import (
     reference_ifbench_format,
     reference_ifbench_words,
     reference_ifeval,
+    training,
 )
 from cascade_rl.grade.instructions.describe import describe
 from cascade_rl.grade.instructions.schema import convert_arguments
@@ -21,7 +22,7 @@ from cascade_rl.records import Reward
 Mode = Literal["strict", "reference"]
 Scoring = Literal["all", "fraction"]
 
-STRICT: dict[str, Callable[..., bool]] = ifeval.CHECKS | ifbench_words.CHECKS | ifbench_format.CHECKS
+STRICT: dict[str, Callable[..., bool]] = ifeval.CHECKS | ifbench_words.CHECKS | ifbench_format.CHECKS | training.CHECKS
 REFERENCE: dict[str, Callable[..., bool]] = {
     **STRICT,
     **reference_ifeval.CHECKS,
