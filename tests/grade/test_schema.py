@@ -33,6 +33,7 @@ PERSON = {
         ('Here it is: {"name": "Ada", "age": 36}', 0),
         ("{'name': 'Ada', 'age': 36}", 0),
         ('<think>{"name": "Ada", "age": 36}', 0),
+        ("[" * 400 + "]" * 400, 0),  # deeper than the validator goes
         ("[" * 100_000, 0),
         ("[" * 100_000 + "]" * 100_000, 0),
         ('{"name": "Ada", "age": ' + "9" * 100_000 + "}", 0),

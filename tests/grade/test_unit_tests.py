@@ -49,6 +49,12 @@ def test_attacks(pool: SandboxPool, row: dict[str, Any]) -> None:
     assert verdict.reward().value == float(verdict.kind == "passed")
 
 
+def test_a_program_that_copies_itself_is_asked_once(pool: SandboxPool) -> None:
+    """The copy is quicker with its answers, which are others, than the process that was asked."""
+    code = "import os, time\npid = os.fork()\nif pid:\n    time.sleep(0.3)\ndef add(a, b): return a + b if pid else 0\n"
+    assert calls(pool, code, [CallTest("add(1, 2)", 3), CallTest("add(5, 7)", 12)], OURS).kind == "passed"
+
+
 @pytest.mark.parametrize(
     ("returned", "expected", "right"),
     [

@@ -69,8 +69,8 @@ def split(tree: Node, room: int) -> list[Node]:
     """The tree as trees of at most `room` tokens that repeat what their parts share; only a whole sample may be larger.
 
     Where the stretch at the root has no room by itself (a prompt of 16,000 tokens in batches of 8,192), one sample must be held
-    anyway: its siblings join it as far as they make that no more than a quarter larger, so that the prompt is not computed for
-    each of them.
+    anyway: its siblings join it as far as they make that no more than a quarter larger than the longest of them, so that the prompt is
+    not computed for each.
     """
     if tree.children and tree.length >= room:
         room = max(room, int(longest(tree) * (1 + OVERFULL)))

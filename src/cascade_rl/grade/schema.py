@@ -48,7 +48,10 @@ def grade_json(text: str, validator: Validator, *, allow_fence: bool) -> Reward:
         value = strict_json.loads(answer)
     except strict_json.JsonFault as fault:
         return Reward(0.0, {"parses": 0.0, "valid": 0.0}, str(fault) if answer else "no answer")
-    error = next(iter(validator.iter_errors(value)), None)
+    try:
+        error = next(iter(validator.iter_errors(value)), None)
+    except ValueError as fault:  # nested deeper than the validator goes
+        return Reward(0.0, {"parses": 1.0, "valid": 0.0}, f"cannot be checked: {fault}"[:300])
     if error is None:
         return Reward(1.0, {"parses": 1.0, "valid": 1.0}, "valid")
     place = "/".join(str(step) for step in error.instance_path)

@@ -124,11 +124,15 @@ def _program(request: dict[str, Any]) -> int:
 
 
 def _calls(request: dict[str, Any]) -> int:
-    """A Python module, then calls on it: one line of JSON each, {"value": ...} or {"error": ..., "kind": ...}."""
+    """A Python module, then calls on it: one line of JSON each, {"value": ...} or {"error": ..., "kind": ...}.
+
+    A module that forks comes back from here once for each copy of itself; only the first process is asked.
+    """
+    first = os.getpid()
     try:
         module = _execute(request, "program")
     except BaseException as error:
-        _tell(_fault(error) | {"kind": "memory" if isinstance(error, MemoryError) else "program"})
+        _tell(_fault(error) | {"kind": "memory" if isinstance(error, MemoryError) else "program"}, first)
         return 0
     for call in request["calls"]:
         try:
@@ -137,7 +141,7 @@ def _calls(request: dict[str, Any]) -> int:
             told = {"error": str(error)[:200], "kind": "value"}
         except BaseException as error:
             told = _fault(error)
-        _tell(told)
+        _tell(told, first)
     return 0
 
 
@@ -198,7 +202,10 @@ def _fault(error: BaseException) -> dict[str, str]:
     return {"error": text, "kind": kind}
 
 
-def _tell(told: dict[str, Any]) -> None:
+def _tell(told: dict[str, Any], first: int) -> None:
+    """Writes a line of results, in the process that was asked; a copy of it ends here."""
+    if os.getpid() != first:
+        os._exit(0)
     try:
         line = json.dumps(told)
     except (RecursionError, MemoryError, ValueError):
