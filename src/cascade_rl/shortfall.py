@@ -14,7 +14,7 @@ from cascade_rl.recipe import Recipe
 from cascade_rl.tasks.judged import Judged
 from cascade_rl.tasks.rows import is_hub_id
 
-TRIED_TOKENS = 2_048  # the longest sequences that a stage has been run with
+TRIED_TOKENS = 4_096  # the longest sequences that training has been measured with (benchmarks/long_context.py)
 BYTES_PER_PARAMETER = 16  # training in float32: the weight, its gradient, and AdamW's two moments
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")  # "30B" in a name; the active part "A3B" is not what memory holds
 _MADE_HERE = ("nano", "smollm2")
