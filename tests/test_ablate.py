@@ -56,6 +56,8 @@ def test_a_variant_changes_one_thing_of_the_recipe() -> None:
         (Variant("v", order=("up",)), "order up must name two or more of the stages that are left"),
         (Variant("v", mix=("up",)), "needs the names of two or more rl stages"),
         (Variant("v", set=("nosuch.kl=1",)), 'stage or section "nosuch" is not known'),
+        (Variant("v"), 'variant "v": changes nothing of the recipe'),
+        (Variant("v", without=("up", "both")), 'variant "v": leaves no stage'),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused(variant: Variant, message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cascade_rl.checkpoint import State, drop_state, load_state, save_state
+from cascade_rl.errors import RunError
 from cascade_rl.run import RunDir, StageDir
 
 
@@ -67,3 +68,25 @@ def test_a_half_written_state_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     run.sweep()
     assert all(path.exists() for path in foreign), "a run folder may hold what is not the run's"
     assert [folder.name for folder in place.state.iterdir()] == ["step-000002"]
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("tensors.safetensors", b"\x10"),
+        ("tensors.safetensors", None),
+        ("meta.json", b"{}"),
+        ("meta.json", b'{"step": 7, "cur'),
+        ("meta.json", b'{"step": 999, "cursor": {}}'),
+        ("meta.json", None),
+    ],
+)
+def test_a_damaged_state_is_told_with_the_folder_to_delete(file: str, content: bytes | None, tmp_path: Path) -> None:
+    place = StageDir(tmp_path)
+    save_state(place, state(7))
+    damaged = place.state / "step-000007" / file
+    damaged.unlink()
+    if content is not None:
+        damaged.write_bytes(content)
+    with pytest.raises(RunError, match=r"step-000007: a saved state that was changed or damaged .* delete this folder"):
+        load_state(place)

@@ -273,6 +273,9 @@ def test_a_significant_drop_is_told_or_stops_the_run(recipe_file: Path, finished
     said: list[str] = []
     run_recipe(load_recipe(recipe_file), run, say=said.append)
     assert any('stage "second": worse than before: sums fell by 100.0%' in line for line in said)
+    recovery = ["eval.on_regression=mopd", 'recovery.tasks=[{task="sums"}]']
+    run_recipe(load_recipe(recipe_file, recovery), run, say=said.append)
+    assert "win it back" not in said[-2] + said[-1], "sft stages have no recovery behind them"
     with pytest.raises(RunError, match="made something worse: sums fell by 100"):
         run_recipe(load_recipe(recipe_file, ["eval.on_regression=stop"]), run, say=said.append)
 

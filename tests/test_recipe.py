@@ -76,6 +76,12 @@ def test_values_arrive(tmp_path: Path) -> None:
         ('name = "sft"', 'name = "a/b"', "it names a folder"),
         ("seed = 3", "seed = = 3", "not TOML"),
         ("dev = 10", 'skip = ["stf"]', 'eval: skip: stage "stf" is not known; did you mean "sft"?'),
+        ("[eval]", '[recovery]\ntasks = [{ task = "sums" }]\n[eval]', "recovery] is read only with eval.on_regression"),
+        (
+            "[eval]",
+            '[recovery]\nbranch = true\ntasks = [{ task = "sums" }]\n[eval]\non_regression = "mopd"',
+            "recovery: branch is not yours to set",
+        ),
         ("dev = 10", 'on_regression = "mopd"', 'on_regression = "mopd" needs a table [recovery]'),
     ],
 )

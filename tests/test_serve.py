@@ -72,6 +72,7 @@ def test_a_response_has_the_known_layout(server: Server) -> None:
         ({"messages": [{"role": "user"}]}, "needs a role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "needs a role"),
         ({"messages": [{"role": "user", "content": "x"}], "stream": True}, '"stream" is not served'),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": ["a"]}, '"stop" is not served'),
         ({"messages": [{"role": "user", "content": "x"}], "n": 2}, '"n" must be 1'),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, '"temperature" is hot'),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, "must be 0"),

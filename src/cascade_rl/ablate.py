@@ -68,6 +68,12 @@ class Variant:
                 apply_override(changed, override)
         except RecipeError as error:
             raise RecipeError(f"{where}: {error}") from None
+        if changed == table and self.name != BASE:
+            raise RecipeError(
+                f"{where}: changes nothing of the recipe; leave it out: the recipe itself is measured beside the variants"
+            )
+        if not stages:
+            raise RecipeError(f"{where}: leaves no stage")
         return changed
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from cascade_rl.errors import RunError
 from cascade_rl.run import StageDir, folder_atomic, read_json, write_json
 
 
@@ -28,7 +30,7 @@ class State:
 def save_state(stage: StageDir, state: State) -> None:
     flat = {f"{group}/{key}": t.contiguous() for group, named in state.tensors.items() for key, t in named.items()}
     flat["rng"] = torch.get_rng_state()
-    target = stage.state / f"step-{state.step:06d}"
+    target = stage.state / _folder_name(state.step)
     with folder_atomic(target) as folder:
         save_file(flat, folder / "tensors.safetensors")
         write_json(folder / "meta.json", {"step": state.step, "cursor": state.cursor})
@@ -38,20 +40,33 @@ def save_state(stage: StageDir, state: State) -> None:
 
 
 def load_state(stage: StageDir) -> State | None:
-    """The latest whole state, with torch's RNG put back; None when the stage has not saved one."""
+    """The latest whole state, with torch's RNG put back; None when the stage has not saved one. Raises RunError for a damaged one."""
     if not stage.state.is_dir():
         return None
     saved = sorted(stage.state.glob("step-*"))
     if not saved:
         return None
-    meta = read_json(saved[-1] / "meta.json")
-    flat = load_file(saved[-1] / "tensors.safetensors")
-    torch.set_rng_state(flat.pop("rng"))
+    try:
+        meta = read_json(saved[-1] / "meta.json")
+        step, cursor = int(meta["step"]), meta["cursor"]
+        flat = load_file(saved[-1] / "tensors.safetensors")
+        torch.set_rng_state(flat.pop("rng"))
+        if saved[-1].name != _folder_name(step):
+            raise RunError(f"its meta.json is of step {step}")
+    except (RunError, OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{saved[-1]}: a saved state that was changed or damaged from outside ({type(error).__name__}: {error});"
+            " delete this folder, and the stage starts anew"
+        ) from None
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in flat.items():
         group, _, key = name.partition("/")
         tensors.setdefault(group, {})[key] = tensor
-    return State(step=meta["step"], tensors=tensors, cursor=meta["cursor"])
+    return State(step=step, tensors=tensors, cursor=cursor)
+
+
+def _folder_name(step: int) -> str:
+    return f"step-{step:06d}"
 
 
 def drop_state(stage: StageDir) -> None:

@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
 
     def recipe_options(added: argparse.ArgumentParser) -> None:
         added.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
-        added.add_argument("--run", type=Path, metavar="FOLDER", help="where the run lives (default: runs/RECIPE-NAME)")
+        added.add_argument(
+            "--run", type=Path, metavar="FOLDER", help="where the run lives (default: runs/NAME-OF-THE-RECIPE-FILE)"
+        )
         added.add_argument("--from", dest="start_from", metavar="STAGE", help="run this stage and later ones again")
         added.add_argument("--only", metavar="STAGE", help="stop after this stage; earlier ones must be done")
         set_option(added)
@@ -178,7 +180,7 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.plan import make_plan
+    from cascade_rl.plan import make_plan, verdicts
     from cascade_rl.recipe import load_recipe, to_json
     from cascade_rl.shortfall import shortfalls
 
@@ -200,6 +202,11 @@ def _plan(args: argparse.Namespace) -> None:
         console.print(_settings(settings), markup=False)
     console.print()
     console.print(_budget_table(plan))
+    for item in plan:
+        num, tokens = verdicts(recipe, item.stage)
+        if num:
+            told = f"{num:,} verdicts of its judges, of at most {tokens:,} tokens together"
+            console.print(f"{item.stage.name}: and {told}", markup=False, highlight=False)
     if lacks := shortfalls(recipe):
         console.print("[bold]What cannot be run as it stands[/bold]")
         for lack in lacks:
@@ -344,11 +351,14 @@ def _serve(args: argparse.Namespace) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     from cascade_rl.observe.report import build
+    from cascade_rl.observe.report_run import read_run
     from cascade_rl.run import RunDir
 
     run = RunDir(args.run)
     if not (run.recipe.exists() or run.matrix.exists()):
         raise RunError(f"report: {args.run} holds no run; give the folder of `cascade run --run` or `cascade eval --out`")
+    for problem in read_run(args.run).problems:
+        print(f"not in the report: {problem}", file=sys.stderr)
     print(f"report: {build(args.run)}")
 
 

@@ -34,6 +34,8 @@ def run_recipe(
 
     Bad data and unknown names raise before any work is spent. Ctrl-C saves the running stage and raises Interrupted.
     """
+    if not recipe.stages and not recipe.eval.start:
+        raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
     plan = make_plan(recipe, root, start_from, only)
     _check_data(recipe, say)
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
@@ -223,7 +225,8 @@ class _Walk:
                 f' stages were not run; change the stage, or set eval.on_regression = "warn" to go on'
             )
         if drops:
-            next_step = "; its teachers win it back next" if self.recipe.eval.on_regression == "mopd" else ""
+            follows = any(stage.name == f"{item.stage.name}-select" for stage in self.recipe.stages)
+            next_step = "; its teachers win it back next" if follows and self.recipe.eval.on_regression == "mopd" else ""
             self.say(f'stage "{item.stage.name}": worse than before: {told}{next_step}')
 
     def _run_stage(self, item: Planned, earlier: Sequence[Checkpoint]) -> None:
@@ -379,6 +382,8 @@ def filter_folder(
     for name in tasks:
         if name not in recipe.tasks:
             raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise RecipeError(f"--out {out}: must be a file in a folder that is there")
     folder = find_checkpoint(place)
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     sampler = LocalSampler(folder, dtype=recipe.model.dtype)

@@ -79,6 +79,20 @@ def budget(stage: Any) -> Budget:
     return Budget()
 
 
+def verdicts(recipe: Recipe, stage: Any) -> tuple[int, int]:
+    """How many verdicts of judges a stage asks for at most, and the tokens of these: `(460_800, 471_859_200)`."""
+    if not isinstance(stage, OnPolicy):
+        return 0, 0
+    num = tokens = 0
+    for share in stage.tasks:
+        if isinstance(task := recipe.tasks[share.task], Judged):
+            groups = stage.steps * stage.prompts_per_step * share.weight / sum(each.weight for each in stage.tasks)
+            asked = round(groups * task.num_questions(stage.group_size))
+            num += asked * len(task.judges())
+            tokens += sum(asked * judge.max_new_tokens for judge in task.judges().values())
+    return num, tokens
+
+
 def digest(value: Any) -> str:
     """Eight hex digits of the SHA-256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]

@@ -139,9 +139,14 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
 def _with_recovery(recipe: Recipe) -> tuple[Any, ...]:
     """The stages, each rl stage followed by the two that win back what it cost, where the recipe wants that."""
     if recipe.eval.on_regression != "mopd":
+        if recipe.recovery is not None:
+            raise RecipeError('recipe: [recovery] is read only with eval.on_regression = "mopd"; set that, or leave it out')
         return recipe.stages
     if recipe.recovery is None:
         raise RecipeError('eval: on_regression = "mopd" needs a table [recovery]: the settings of the distill stage to run then')
+    for key in ("name", "start", "branch", "only_if_behind"):
+        if getattr(recipe.recovery, key) != getattr(Distill(tasks=recipe.recovery.tasks), key):
+            raise RecipeError(f"recovery: {key} is not yours to set: it follows from the stage behind which the recovery stands")
     stages: list[Any] = []
     for stage in recipe.stages:
         stages.append(stage)

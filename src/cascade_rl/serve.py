@@ -101,7 +101,7 @@ class Service:
 def _read(body: Any) -> tuple[list[Message], SamplingParams, int]:
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise _BadRequest('expected {"messages": [{"role", "content"}, ...]}')
-    for key in ("stream", "tools"):
+    for key in ("stream", "tools", "stop"):
         if body.get(key):
             raise _BadRequest(f'"{key}" is not served; leave it out')
     if body.get("n") not in (None, 1):

@@ -87,7 +87,7 @@ def _lengths(recipe: Recipe) -> Iterator[str]:
     long = [(stage.name, most) for stage in recipe.stages if (most := longest(stage)) > TRIED_TOKENS]
     if long:
         told = ", ".join(f"{name} {most:,}" for name, most in long)
-        yield f"sequences longer than {TRIED_TOKENS:,} tokens have never been run by this version: {told}"
+        yield f"training on sequences longer than {TRIED_TOKENS:,} tokens was never measured: {told}"
 
 
 def longest(stage: Any) -> int:

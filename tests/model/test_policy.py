@@ -175,6 +175,15 @@ def test_a_head_with_an_unknown_scaling_is_refused(tmp_path):
         Policy(tmp_path)
 
 
+def test_damaged_weights_are_called_that(llama, tmp_path):
+    policy = Policy(llama)
+    next(policy.model.parameters()).data.fill_(float("nan"))
+    policy.model.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="logits that are not finite; its weights are damaged"):
+        Policy(tmp_path)
+
+
 def test_masters_start_as_the_weights(llama):
     policy = Policy(llama, dtype="bfloat16")
     state = AdamW(policy.model).state()

@@ -147,7 +147,7 @@ def test_trained_rollouts_are_written_with_verdicts(model: Path, tmp_path: Path)
 
 
 def test_a_task_without_signal_stops_with_the_shares(model: Path, tmp_path: Path) -> None:
-    message = r"none of 16 groups has any signal: letters \(all right \d+%, all wrong 0%, cut \d+%\)"
+    message = r"none of 16 groups has any signal: letters \(all right \d+%, all wrong 0%, cut \d+%, without a verdict 0%\)"
     for soft in (0, 10):  # shaping by length must not make a signal
         with pytest.raises(RunError, match=message):
             run_rl(model, tmp_path / str(soft), grader="same", overlong="mask", soft_overlong_tokens=soft)

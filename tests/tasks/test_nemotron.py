@@ -149,7 +149,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "nemotron-cascade-2.toml"
 
 
 def test_the_papers_recipe_parses_and_plans_without_network_gpu_or_data(tmp_path: Path) -> None:
-    from cascade_rl.plan import Budget, budget, make_plan
+    from cascade_rl.plan import Budget, budget, make_plan, verdicts
     from cascade_rl.recipe import load_recipe
     from cascade_rl.shortfall import shortfalls
 
@@ -163,6 +163,9 @@ def test_the_papers_recipe_parses_and_plans_without_network_gpu_or_data(tmp_path
     assert budget(plan["if-rl"].stage) == Budget(180, 23_040, 368_640, 368_640 * 49_152)
     assert budget(plan["sft"].stage) == Budget(33_000, tokens=33_000 * 64 * 262_144)
     assert budget(plan["select"].stage) == Budget()
+    # 30 x 128 groups of 16 answers, 120 pairs each, of at most 16,384 tokens.
+    assert verdicts(recipe, plan["rlhf"].stage) == (460_800, 460_800 * 16_384)
+    assert verdicts(recipe, plan["if-rl"].stage) == (0, 0)
     assert (plan["rlhf-teacher"].start, plan["mopd"].start) == ("sft", "select")
     # The learning rate where training stops is that of a 40,000-step cosine: about 8.3e-6.
     assert plan["sft"].stage._lr(32_999) == pytest.approx(8.3e-6, rel=0.01)
@@ -172,7 +175,7 @@ def test_the_papers_recipe_parses_and_plans_without_network_gpu_or_data(tmp_path
     for words in (
         "30B parameters",
         "one process on a CPU",
-        "have never been run",
+        "was never measured",
         "no verdict of their own",
         "five databases",
         "data/nemotron/rlhf",

@@ -25,7 +25,7 @@ from cascade_rl.sample.rollout import grade_all
 from cascade_rl.sandbox.process import Result
 from cascade_rl.tasks.swe import shell
 from cascade_rl.tasks.swe.nano import TEST_PATH, NanoAgent
-from cascade_rl.tasks.swe.repository import graded_files, is_protected, load_repository, packed
+from cascade_rl.tasks.swe.repository import find_repository, graded_files, is_protected, load_repository, packed
 from cascade_rl.tasks.swe.rows import SWERows
 from cascade_rl.tasks.swe.shell import ShellTools
 from cascade_rl.tasks.swe.tools import FileTools, cut
@@ -53,6 +53,14 @@ def archives(folder: Path) -> list[Path]:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     return [folder / "plain", folder / "r.tar.gz", folder / "r.zip"]
+
+
+@pytest.mark.parametrize("name", ["../plain", "..", "", "a/../../plain"])
+def test_a_row_names_nothing_outside_of_the_archives(name: str, tmp_path: Path) -> None:
+    (tmp_path / "archives").mkdir()
+    archives(tmp_path)
+    with pytest.raises(DataError, match="names no repository"):
+        find_repository(tmp_path / "archives", (name, "r"))
 
 
 def test_a_folder_a_tar_and_a_zip_are_the_same_repository(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.sandbox.host import needs_sandbox
 
-from cascade_rl.errors import ToolError
+from cascade_rl.errors import DataError, ToolError
 from cascade_rl.protocols import gold_rollout
 from cascade_rl.records import Message, Reward, ToolCall
 from cascade_rl.tasks.swe.rows import SWERows
@@ -32,13 +32,13 @@ ROW = {
 }  # fmt: skip
 
 
-def make_task(folder: Path, **settings: Any) -> SWERows:
+def make_task(folder: Path, row: dict[str, Any] = ROW, **settings: Any) -> SWERows:
     repository = folder / "archives" / "calc__calc-1"
     (repository / ".git").mkdir(parents=True)
     (repository / ".git" / "HEAD").write_text("FUTURE-FIX of upstream")
     (repository / "calc.py").write_text(SOURCE)
     (repository / "test_calc.py").write_text(TESTS)
-    (folder / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
     return SWERows(path=str(folder / "rows.jsonl"), archives=str(folder / "archives"), split="train", **settings)
 
 
@@ -73,3 +73,10 @@ def test_attacks(tmp_path: Path, row: dict[str, Any], runner: Any) -> None:
     assert reward.value == row["reward"], (reward, seen)
     assert not any(text in seen for text in row["never"]), seen
     assert not any(line.startswith("Error: ") for line in seen.splitlines()), seen  # the attack was carried out
+
+
+@pytest.mark.parametrize("text", ["just words", "@@ -1 +1 @@\n-a\n+b\n", "--- a/../x.py\n+++ b/../x.py\n@@ -1 +1 @@\n-a\n+b\n"])
+def test_a_row_whose_tests_are_no_patch_is_refused_by_its_place(tmp_path: Path, text: str) -> None:
+    task = make_task(tmp_path, {**ROW, "test_patch": text})
+    with pytest.raises(DataError, match=r'rows.jsonl:1.*"test_patch" is no patch'):
+        task.prompts("train")

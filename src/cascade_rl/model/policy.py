@@ -190,6 +190,8 @@ class Policy:
         hidden_TD = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
         targets = told.argmax(-1)
         ours = self._target_logps(hidden_TD, targets, 1.0)
+        if not torch.isfinite(told).all():
+            raise ModelError(f"policy: {type(self.model).__name__} gives logits that are not finite; its weights are damaged")
         gap = (ours - told.gather(1, targets[:, None])[:, 0]).abs().max().item()
         if not gap <= (1e-3 if self.dtype == torch.float32 else 0.1):
             raise ModelError(

@@ -104,11 +104,14 @@ class SignalCollector(Collector):
         if kept:
             return
         shares = ", ".join(
-            f"{task} (all right {told['solve_all']:.0%}, all wrong {told['solve_none']:.0%}, cut {told['truncated']:.0%})"
+            f"{task} (all right {told['solve_all']:.0%}, all wrong {told['solve_none']:.0%}, cut {told['truncated']:.0%},"
+            f" without a verdict {told['unscored']:.0%})"
             for task, told in by_task(seen).items()
         )
+        reasons = [r.why for group in seen for r in group.rewards if r.value is None and r.why != MASKED]
+        first = f"; the first without a verdict: {reasons[0]}" if reasons else ""
         raise RunError(
-            f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares};'
+            f'stage "{self.stage.name}": step {step + 1}: none of {len(seen)} groups has any signal: {shares}{first};'
             f" choose harder or easier prompts, more rollouts a prompt, or end the stage before this step"
         )
 

@@ -116,10 +116,12 @@ class Distill(OnPolicy):
 
         chosen = self.choose(ctx)
         told = {"student": ctx.earlier[-1].name, "teachers": {domain: teacher.name for domain, teacher in chosen.items()}}
-        if self.only_if_behind and set(told["teachers"].values()) == {told["student"]}:
-            ctx.note("not needed: no earlier checkpoint is better at any domain")
-            ctx.pass_on(**told)
-            return
+        if set(told["teachers"].values()) == {told["student"]}:
+            if self.only_if_behind:
+                ctx.note("not needed: no earlier checkpoint is better at any domain")
+                ctx.pass_on(**told)
+                return
+            ctx.note("the student is the teacher of every domain, so there is nothing to learn from")
         policy = Policy(ctx.start, dtype=ctx.dtype, checkpointing=self.checkpointing)
         teachers = self._open(chosen, ctx, dtype_name(policy))
         if self.form != "sampled_token":

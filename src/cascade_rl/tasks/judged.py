@@ -88,6 +88,10 @@ class Judged:
     def judges(self) -> dict[str, JudgeConfig]:
         return {"judge": self.judge, **({"second": self.second} if self.second else {})}
 
+    def num_questions(self, group_size: int) -> int:
+        """What a judge is asked of a group where all answers differ."""
+        return group_size if self.mode == "point" else len(pair_up(group_size, self.pairs, self.both_orders))
+
     @property
     def domain(self) -> str:
         return self.source.domain if self.source is not None else ""

@@ -46,6 +46,8 @@ def load_repository(place: Path) -> Mapping[str, bytes]:
     """
     try:
         found = dict(_from_folder(place) if place.is_dir() else _from_zip(place) if place.suffix == ".zip" else _from_tar(place))
+    except DataError as error:
+        raise DataError(f"repository {place}: {error}") from None
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(
             f"repository {place}: cannot be read ({error}); expected a folder, or an archive {', '.join(ARCHIVES)}"
@@ -94,16 +96,19 @@ def _bounded(entries: Iterable[tuple[str, int, "functools.partial[bytes] | objec
     for name, size, read in entries:
         parts = PurePosixPath(name).parts
         if name.startswith("/") or ".." in parts:
-            raise DataError(f"repository: a path outside of it: {name!r}")
+            raise DataError(f"a path outside of it: {name!r}")
         total += size
         if total > MAX_BYTES:
-            raise DataError(f"repository: more than {MAX_BYTES:,} bytes; leave out what no test needs")
+            raise DataError(f"more than {MAX_BYTES:,} bytes; leave out what no test needs")
         yield PurePosixPath(name).as_posix(), read()  # type: ignore[operator]
 
 
 def find_repository(folder: Path, names: Iterable[str]) -> Path:
-    """The archive (or folder) of one of these names in a folder. Raises DataError."""
+    """The archive (or folder) of one of these names in a folder. Raises DataError; for a name that leads out of the folder, too."""
     names = list(names)
+    for name in names:
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise DataError(f"{name!r} names no repository: expected the name of a folder or archive in {folder}")
     for name in names:
         for place in (folder / name, *(folder / f"{name}{suffix}" for suffix in ARCHIVES)):
             if place.exists():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from cascade_rl.errors import DataError
-from cascade_rl.grade.patch import PatchFault, apply_patch, patch_paths
+from cascade_rl.grade.patch import PatchFault, apply_patch, check_path, patch_paths
 from cascade_rl.grade.tests_passed import judge_tests
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
@@ -101,6 +101,7 @@ class SWERows(FileTask):
             }
             if not reference["fail_to_pass"]:
                 raise DataError(f'{row.where}: "FAIL_TO_PASS" is empty; an issue without a failing test has no verdict')
+            _check_test_patch(row.where, test_patch)
             asked, gold = self._asked(row, issue, patch, Path(reference["archive"]))
             if len(asked) > self.max_prompt_chars:
                 continue
@@ -199,6 +200,15 @@ class SWERows(FileTask):
         edited = apply_patch(texts, rollout.answer)
         kept = {path: data for path, data in pristine.items() if path not in texts}
         return kept | {path: text.encode("utf-8", errors="surrogatepass") for path, text in edited.items()}
+
+
+def _check_test_patch(where: str, text: str) -> None:
+    try:
+        fault = "" if [check_path(path) for path in patch_paths(text)] else "no edit in it"
+    except PatchFault as found:
+        fault = str(found)
+    if fault:
+        raise DataError(f'{where}: "test_patch" is no patch: {fault}; expected a unified diff')
 
 
 def _tested(files: Mapping[str, bytes], test_patch: str) -> dict[str, bytes]:
