@@ -6,15 +6,14 @@ and the agent looks for the function, views its file, edits it, and may run the 
 
 import random
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.sandbox.process import MB, Limits, shared_pool
-from cascade_rl.tasks.code import CodeSettings
-from cascade_rl.tasks.drawn import Draft, DrawnTask
-from cascade_rl.tasks.nano.repair import ISSUES, Broken, draw_repository
+from cascade_rl.tasks.drawn import Draft
+from cascade_rl.tasks.nano.repair import ISSUES, Broken, RepairTask, draw_repository
 from cascade_rl.tasks.swe.calls import grade_files
 from cascade_rl.tasks.swe.tools import SHORT_TOOLS, FileTools
 
@@ -22,32 +21,21 @@ TEST_PATH = "test_all.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NanoAgent(CodeSettings, DrawnTask):
+class NanoAgent(RepairTask):
     """`"There is a bug in add."` asks for a search, a view, an edit, a run of the tests, and a word that it is done.
 
-    max_files, max_functions, max_constant: as of nano.repair. turns: assistant turns that a rollout may have. max_chars: of what a
+    The repositories are those of nano.repair. turns: assistant turns that a rollout may have. max_chars: of what a
     tool gives. agent_s: seconds for all tool calls of a rollout together.
     """
 
-    max_files: int = 2
-    max_functions: int = 2
-    max_constant: int = 9
     turns: int = 8
     max_chars: int = 400
     agent_s: int = 60
-    thinking: bool = False
-    time_limit_s: int = 1
 
     name: str = "swe.nano"
-    domain: str = "swe"
-    metric: ClassVar[str] = "resolved"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.max_files <= 3 or not 1 <= self.max_functions <= 4:
-            raise RecipeError(
-                f'task "{self.name}": max_files {self.max_files} must be 1 to 3 and max_functions {self.max_functions} 1 to 4'
-            )
         if not 1 <= self.turns <= 1_000 or not 1 <= self.agent_s <= 3_600:
             raise RecipeError(f'task "{self.name}": turns {self.turns} must be 1 to 1,000 and agent_s {self.agent_s} 1 to 3,600')
 
