@@ -89,7 +89,10 @@ def test_a_batch_is_what_the_recipe_says(num: int, model: Path, tmp_path: Path) 
     assert f"4 prompts x 4 rollouts = 16 rollouts = {told}" in resolved["stages"][0]["arithmetic"]
 
 
-GROWING = {"steps": 30, "prompts_per_step": 6, "learning_rate": 5e-3, "max_new_tokens": 24, "overlong": "mask", "max_growth": 1.4}
+GROWING = {
+    "steps": 30, "prompts_per_step": 6, "learning_rate": 3e-3, "max_new_tokens": 48, "overlong": "mask", "dynamic_filtering": False,
+    "max_growth": 1.4,
+}  # fmt: skip
 
 
 def test_answers_that_run_away_end_the_stage_and_the_checkpoint_is_that_of_the_step(model: Path, tmp_path: Path) -> None:
