@@ -115,7 +115,7 @@ def pack(samples: Sequence[Sample], max_tokens: int, share: bool = True) -> list
         raise ValueError(f"pack: max_tokens {max_tokens} must be at least 1")
     whole = [i for i, sample in enumerate(samples) if len(sample)]
     trees = [part for tree in forest([samples[i] for i in whole], share) for part in split(tree, max_tokens)]
-    bins = first_fit([tree.size for tree in trees], max_tokens)
+    bins = first_fit([tree.size for tree in trees], [max_tokens] * len(trees))
     return [_lay_out([trees[i] for i in members], samples, whole) for members in bins]
 
 

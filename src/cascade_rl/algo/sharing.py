@@ -65,21 +65,25 @@ def node(start: int, stop: int, sample: int, children: tuple[Node, ...] = ()) ->
     return Node(start, stop, sample, children, stop - start + sum(child.size for child in children))
 
 
-def split(tree: Node, room: int) -> list[Node]:
+def split(tree: Node, room: int, before: int = 0, overfull: bool = False) -> list[Node]:
     """The tree as trees of at most `room` tokens that repeat what their parts share; only a whole sample may be larger.
 
     Where the stretch at the root has no room by itself (a prompt of 16,000 tokens in batches of 8,192), one sample must be held
     anyway: its siblings join it as far as they make that no more than a quarter larger than the longest of them, so that the prompt is
-    not computed for each.
+    not computed for each. before: tokens of the stretches above this tree. overfull: one of these had no room by itself.
     """
-    if tree.children and tree.length >= room:
-        room = max(room, int(longest(tree) * (1 + OVERFULL)))
-    if tree.size <= room or not tree.children:
+    above = before + tree.length
+    overfull = overfull or above >= room
+
+    def left(part: Node) -> int:
+        """The room behind the root's stretch in a tree whose longest sample is that of `part`."""
+        return (max(room, int((above + longest(part)) * (1 + OVERFULL))) if overfull else room) - above
+
+    if not tree.children or tree.size <= tree.length + max(left(child) for child in tree.children):
         return [tree]
-    left = room - tree.length
-    parts = [part for child in tree.children for part in split(child, left)]
+    parts = [part for child in tree.children for part in split(child, room, above, overfull)]
     trees = []
-    for members in first_fit([part.size for part in parts], left):
+    for members in first_fit([part.size for part in parts], [left(part) for part in parts]):
         children = tuple(parts[i] for i in members)
         if len(children) == 1:  # nobody to share with any more
             only = children[0]
@@ -94,15 +98,18 @@ def longest(tree: Node) -> int:
     return tree.length + max((longest(child) for child in tree.children), default=0)
 
 
-def first_fit(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Which sizes go together, by first-fit decreasing; one larger than `room` is alone. Equal sizes keep their order."""
+def first_fit(sizes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
+    """Which sizes go together, by first-fit decreasing; one larger than its room is alone. Equal sizes keep their order.
+
+    rooms: of the bin that an item opens; items of more room come first, so that no bin has more than its items grant.
+    """
     bins: list[list[int]] = []
     free: list[int] = []
-    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+    for i in sorted(range(len(sizes)), key=lambda i: (-rooms[i], -sizes[i])):
         place = next((place for place, left in enumerate(free) if sizes[i] <= left), None)
         if place is None:
             bins.append([])
-            free.append(room)
+            free.append(rooms[i])
             place = len(bins) - 1
         bins[place].append(i)
         free[place] -= sizes[i]
