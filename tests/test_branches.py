@@ -9,7 +9,8 @@ import pytest
 
 from cascade_rl.errors import RecipeError
 from cascade_rl.eval.matrix import Matrix, significant_changes
-from cascade_rl.pipeline import find_checkpoint, run_recipe
+from cascade_rl.one_checkpoint import find_checkpoint
+from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import fingerprints, make_plan, starts
 from cascade_rl.recipe import Recipe, load_recipe, parse_recipe
 from cascade_rl.run import RunDir

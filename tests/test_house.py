@@ -26,7 +26,7 @@ LEVEL = {
     "stages": 5,
     "recipe": 6,
     "plan": 6.5, "shortfall": 6.5,
-    "pipeline": 7,
+    "pipeline": 7, "one_checkpoint": 7.5,
     "ablate": 7.5, "ablate_table": 7.6,
     "chat": 8, "serve": 8,
     "cli": 9,

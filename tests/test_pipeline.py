@@ -14,7 +14,8 @@ import pytest
 from cascade_rl import pipeline
 from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
 from cascade_rl.observe.report_run import read_run
-from cascade_rl.pipeline import find_checkpoint, run_recipe
+from cascade_rl.one_checkpoint import find_checkpoint
+from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import make_plan
 from cascade_rl.recipe import Recipe, load_recipe
 from cascade_rl.run import RunDir

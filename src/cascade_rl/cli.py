@@ -236,7 +236,7 @@ def _settings(told: Mapping[str, Any]) -> str:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    from cascade_rl.pipeline import evaluate_folder
+    from cascade_rl.one_checkpoint import evaluate_folder
 
     names, recipe = _names_and_recipe(args, "eval")
     evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
@@ -250,7 +250,7 @@ def _filter(args: argparse.Namespace) -> None:
             raise RecipeError(f"{option} {value}: must be at least 1")
     if not 0 <= args.keep_unsolved <= 1:
         raise RecipeError(f"--keep-unsolved {args.keep_unsolved}: is a share, 0 to 1")
-    from cascade_rl.pipeline import filter_folder
+    from cascade_rl.one_checkpoint import filter_folder
 
     names, recipe = _names_and_recipe(args, "filter")
     filter_folder(recipe, args.checkpoint, names, args.out, samples=args.samples, num=args.num, keep_unsolved=args.keep_unsolved)
@@ -330,7 +330,7 @@ def _chat(args: argparse.Namespace) -> None:
     if args.max_new_tokens < 1:
         raise RecipeError(f"--max-new-tokens {args.max_new_tokens}: must be at least 1")
     from cascade_rl.chat import talk  # torch comes with it: after the checks
-    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.one_checkpoint import find_checkpoint
 
     params = SamplingParams(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
     talk(find_checkpoint(args.checkpoint), params, thinking=not args.no_thinking, system=args.system, seed=args.seed)
@@ -342,7 +342,7 @@ def _serve(args: argparse.Namespace) -> None:
     if not 0 <= args.port < 65536:
         raise RecipeError(f"--port {args.port}: must be 0 (any free one) to 65535")
     from cascade_rl.model.sources import resolve
-    from cascade_rl.pipeline import find_checkpoint
+    from cascade_rl.one_checkpoint import find_checkpoint
     from cascade_rl.serve import serve
 
     folder = resolve("smollm2") if str(args.checkpoint) == "smollm2" else find_checkpoint(args.checkpoint)

@@ -12,7 +12,8 @@ from cascade_rl.eval.matrix import Evaluation, Matrix
 from cascade_rl.observe.report import build
 from cascade_rl.observe.report_grid import grid_section
 from cascade_rl.observe.report_run import read_run
-from cascade_rl.pipeline import evaluate_folder, run_recipe
+from cascade_rl.one_checkpoint import evaluate_folder
+from cascade_rl.pipeline import run_recipe
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import EvalRow, Split
 from cascade_rl.run import RunDir, read_json, write_json

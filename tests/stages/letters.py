@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.model.tiny import make_tiny
 
-from cascade_rl.pipeline import find_checkpoint, run_recipe
+from cascade_rl.one_checkpoint import find_checkpoint
+from cascade_rl.pipeline import run_recipe
 from cascade_rl.protocols import Tools
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import Message, Prompt, Reward, Rollout, Split
