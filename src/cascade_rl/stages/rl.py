@@ -100,11 +100,11 @@ class RL(OnPolicy):
         feed = self.feed(ctx)
         collector = SignalCollector(self, ctx, sampler, feed)
         first = ctx.resume(policy, optim, feed)
-        watch = HackingWatch()
+        watch, lengths = HackingWatch(), list[float]()
         for line in ctx.metrics():  # of the steps before a resume
             ctx.notes.extend(watch.add(line))
+            lengths.append(line["mean_tokens"])
         sampler.load(policy.weights(), version=first)
-        lengths = [line["mean_tokens"] for line in ctx.metrics()]
         with ctx.progress(self.steps, first) as bar:
             for step in range(first, self.steps):
                 batch = collector.collect(step)
