@@ -15,6 +15,7 @@ from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.seeds import derive_seed
+from cascade_rl.shortfall import check_files
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.select import Select
@@ -36,6 +37,7 @@ def run_recipe(
     """
     if not recipe.stages and not recipe.eval.start:
         raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
+    check_files(recipe)
     plan = make_plan(recipe, root, start_from, only)
     _check_data(recipe, say)
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
