@@ -23,12 +23,14 @@ STAGES = [
     ("rlhf", "RL"), ("long-rl", "RL"), ("code-rl", "RL"), ("swe-rl", "RL"), ("select-again", "Select"), ("mopd-again", "Distill"),
 ]  # fmt: skip
 # One step of everything, of as little as there is; a random model is right nowhere, and its judge says nothing that can be read.
-SMALLEST = [
-    "model.dtype=float32", "eval.dev=2", "eval.test=0", "eval.max_new_tokens=4", "tasks.needle.tokenizer=", "tasks.needle.lengths=[30]",
-    "tasks.needle.num_others=1", "tasks.rlhf.judge.max_new_tokens=4", "rlhf.max_unscored=1.0",
+SMALL = [
     *(f"tasks.{name}.num_train=8" for name in ("instructions", "choice", "schema", "math", "chat", "judging", "needle", "program",
                                                "repair")),
     *(f"tasks.{name}.num_prompts=4" for name in ("ifeval", "mmlu", "bfcl", "gsm8k", "mbpp", "made")),
+]  # fmt: skip
+SMALLEST = [
+    *SMALL, "model.dtype=float32", "eval.dev=2", "eval.test=0", "eval.max_new_tokens=4", "tasks.needle.tokenizer=",
+    "tasks.needle.lengths=[30]", "tasks.needle.num_others=1", "tasks.rlhf.judge.max_new_tokens=4", "rlhf.max_unscored=1.0",
     *(f"{name}.steps=1" for name, kind in STAGES if kind != "Select"),
     *(f"{name}.pack_tokens=4096" for name in ("sft", "judge")),
     *(f"{name}.{told}" for name, kind in STAGES if kind in ("RL", "Distill")
@@ -105,7 +107,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_stages_are_the_papers_and_have_teachers_judges_and_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data)
-    recipe = load_recipe(RECIPE)
+    recipe = load_recipe(RECIPE, SMALL)
     assert [(stage.name, type(stage).__name__) for stage in recipe.stages] == STAGES
     begins = dict(zip((stage.name for stage in recipe.stages), starts(recipe.stages), strict=True))
     assert begins["judge"] == "sft"
