@@ -9,6 +9,8 @@ import pytest
 
 from cascade_rl.cli import main
 from cascade_rl.eval.matrix import Matrix
+from cascade_rl.model.chatml import chat_template
+from cascade_rl.model.sources import load_tokenizer
 from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import starts
 from cascade_rl.recipe import Recipe, load_recipe
@@ -18,6 +20,10 @@ from tests.model.tiny import make_tiny
 from tests.sandbox.host import needs_sandbox
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "smollm2.toml"
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 STAGES = [
     ("sft", "SFT"), ("if-rl", "RL"), ("multi-rl", "RL"), ("select", "Select"), ("mopd", "Distill"), ("judge", "SFT"),
     ("rlhf", "RL"), ("long-rl", "RL"), ("code-rl", "RL"), ("swe-rl", "RL"), ("select-again", "Select"), ("mopd-again", "Distill"),
@@ -31,6 +37,7 @@ SMALL = [
 SMALLEST = [
     *SMALL, "model.dtype=float32", "eval.dev=2", "eval.test=0", "eval.max_new_tokens=4", "tasks.needle.tokenizer=",
     "tasks.needle.lengths=[30]", "tasks.needle.num_others=1", "tasks.rlhf.judge.max_new_tokens=4", "rlhf.max_unscored=1.0",
+    'mopd.teachers={ math = "start" }',
     *(f"{name}.steps=1" for name, kind in STAGES if kind != "Select"),
     *(f"{name}.pack_tokens=4096" for name in ("sft", "judge")),
     *(f"{name}.{told}" for name, kind in STAGES if kind in ("RL", "Distill")
@@ -152,6 +159,7 @@ def test_every_stage_runs_on_a_random_model(
 ) -> None:
     monkeypatch.chdir(data)
     source = make_tiny("qwen3", tmp_path_factory.mktemp("model"), max_position_embeddings=8192)
+    (source / "chat_template.jinja").write_text(PLAIN)  # which knows neither tools nor thinking, as SmolLM2's own
     recipe: Recipe = load_recipe(RECIPE, [*SMALLEST, f"model.source={source}"])
     run = run_recipe(recipe, data / "run", say=lambda text: None)
     matrix = Matrix.load(run.root)
@@ -159,4 +167,8 @@ def test_every_stage_runs_on_a_random_model(
     assert [name.split("-", 1)[1].rsplit("-", 1)[0] for name in matrix.checkpoints("dev")] == rows
     for checkpoint in matrix.checkpoints("dev"):
         assert matrix.scores(checkpoint, "dev").keys() == set(recipe.eval.tasks)
+    folders = sorted((run.root / "stages").glob("*/checkpoint"))
+    assert len(folders) == len(STAGES)
+    for folder in folders:  # rendered anywhere as it was trained
+        assert load_tokenizer(folder).chat_template == chat_template()
     assert RunDir(run.root).report.is_file()

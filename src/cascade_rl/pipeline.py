@@ -169,7 +169,7 @@ class _Walk:
             for domain, teacher in stage.teachers.items() if isinstance(stage, Distill) else ():
                 if "/" in teacher:
                     where = f'stage "{stage.name}": teacher of domain "{domain}"'
-                    check_same_tokens(self.start, Path(teacher).expanduser(), where)
+                    check_same_tokens(self.start, Path(teacher).expanduser(), where, self.renderer.template)
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )
