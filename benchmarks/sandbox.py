@@ -5,7 +5,7 @@
     python benchmarks/sandbox.py --leak 20000             # memory and descriptors over many runs
 
 The plain way is `python -I -S -c PROGRAM`, no isolation at all. Both ways run the same program, as many at once as there are cores to
-use, in turns of a few hundred runs, so that what else the machine does hits both; the ratio is the median over turns.
+use, in short turns, so that what else the machine does hits both; the ratio is the median over turns.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from cascade_rl.tasks.code import call_tests, code_block
 from cascade_rl.tasks.mbpp import MBPP
 
 PROGRAM, STDIN = "print(int(input()) + 1)", b"3\n"
-ROUNDS, RUNS_PER_ROUND, NUM_VERIFICATIONS = 5, 200, 2048
+ROUNDS, RUNS_PER_ROUND, NUM_VERIFICATIONS = 20, 50, 2048
 
 
 def rates(pool: SandboxPool) -> None:

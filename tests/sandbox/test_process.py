@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from cascade_rl.errors import SandboxError
 from cascade_rl.sandbox import bubblewrap
+from cascade_rl.sandbox.inside import kernel
 from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxPool
 from tests.sandbox.host import children, needs_sandbox, processes, soon
 from tests.sandbox.hostile import PIECES, program, programs
@@ -61,7 +63,7 @@ def is_open(port: int) -> bool:
 
 
 def check_nothing_is_left(server: ForkServer, port: int) -> None:
-    assert soon(lambda: len(children(server.process.pid)) == 1), children(server.process.pid)  # the server alone
+    assert soon(lambda: len(children(server.process.pid)) == 2), children(server.process.pid)  # keeper and server alone
     assert not is_open(port)
     for place in (
         "/",
@@ -76,8 +78,11 @@ def check_nothing_is_left(server: ForkServer, port: int) -> None:
         sys.base_prefix,
     ):
         assert not Path(place, MARKER).exists(), f"{place} was written to"
-    look = "import os\nprint([os.listdir(p) for p in ('/box', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]))"
-    assert script(server, look) == "[['program.py'], [], []] 1\n"
+    look = (
+        "import os\nprint([os.listdir(p) for p in ('/box', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]),"
+        " [len(open(f'/proc/sysvipc/{kind}').readlines()) - 1 for kind in ('msg', 'sem', 'shm')])"
+    )
+    assert script(server, look) == "[['program.py'], [], []] 1 [0, 0, 0]\n"
 
 
 def check_hostile(server: ForkServer, names: list[str], n: int) -> None:
@@ -142,6 +147,47 @@ def test_host_uid_is_an_ordinary_one(server: ForkServer) -> None:
         assert "0" not in uids
 
 
+def test_a_run_has_namespaces_of_its_own_and_no_power(server: ForkServer) -> None:
+    kinds = ("pid", "mnt", "ipc", "uts", "net")
+    told = script(server, f"import os\nfor kind in {kinds}: print(os.readlink(f'/proc/self/ns/{{kind}}'))").split()
+    keeper, inner = children(server.process.pid)
+    for pid in (os.getpid(), keeper, inner):
+        with contextlib.suppress(PermissionError):  # not ours to look into
+            assert not {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in kinds} & set(told)
+    status = dict(
+        line.split(":\t") for line in script(server, "print(open('/proc/self/status').read())").split("\n") if ":\t" in line
+    )
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2" if kernel.can_filter() else "0")
+
+
+def test_the_limit_on_processes_counts_what_the_program_starts(server: ForkServer) -> None:
+    forks = (
+        "import os, time\nfor made in range(100):\n    try:\n        if os.fork() == 0: time.sleep(20); os._exit(0)\n"
+        "    except OSError: break\nprint(made)"
+    )
+    assert [int(script(server, forks, Limits(cpu_s=5, num_processes=num))) for num in (1, 7, 32)] == [1, 7, 32]
+
+
+def test_the_server_holds_nothing_of_a_run(server: ForkServer) -> None:
+    """What it was asked to run, what that read and what that wrote never were in the memory that the next run is forked from."""
+    needle = "need" + "-le-" * 3
+    source = f"import sys\nmine = '{needle}'\nprint(input(), mine)\nprint(mine, file=sys.stderr)"
+    result = server.run(Job("program", source=source, stdin=needle.encode()), OURS)
+    assert result.exit.stdout.decode() == f"{needle} {needle}\n"
+    for pid in children(server.process.pid):
+        try:
+            maps, memory = Path(f"/proc/{pid}/maps").read_text(), open(f"/proc/{pid}/mem", "rb", buffering=0)  # noqa: SIM115
+        except PermissionError:
+            pytest.skip("its memory is not ours to look into")
+        with memory:
+            for span, kind in (line.split()[:2] for line in maps.splitlines()):
+                begin, end = (int(place, 16) for place in span.split("-"))
+                if kind.startswith("rw"):
+                    memory.seek(begin)
+                    assert needle.encode() not in memory.read(end - begin)
+
+
 def test_one_run_knows_nothing_of_another(server: ForkServer) -> None:
     secret = "tell-" + "tale" * 3
     script(server, f"secret = '{secret}'")
@@ -158,8 +204,8 @@ def test_one_run_knows_nothing_of_another(server: ForkServer) -> None:
 
 def test_many_runs_leak_nothing(server: ForkServer) -> None:
     script(server, "1")
-    assert soon(lambda: len(children(server.process.pid)) == 1)
-    (inner,) = children(server.process.pid)
+    assert soon(lambda: len(children(server.process.pid)) == 2)
+    _, inner = children(server.process.pid)
 
     def held() -> tuple[int, int]:
         try:
@@ -182,7 +228,7 @@ def test_a_host_that_is_killed_leaves_nothing() -> None:
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert host.stdout is not None
     host.stdout.readline()
-    assert soon(lambda: len(children(host.pid)) >= 4)  # bwrap, server, supervisor, program
+    assert soon(lambda: len(children(host.pid)) >= 4)  # bwrap, keeper, server, program
     inside = children(host.pid)
     host.kill()
     host.wait()

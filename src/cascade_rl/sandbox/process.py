@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +32,12 @@ from typing import Literal, get_args
 from cascade_rl.errors import SandboxError, unknown
 from cascade_rl.records import ExecResult
 from cascade_rl.sandbox.bubblewrap import WAY_OUT, command, server_arguments
+from cascade_rl.sandbox.capture import Capture, Until
 from cascade_rl.sandbox.inside import wire
 
 log = logging.getLogger(__name__)
 
 Isolation = Literal["bubblewrap", "unsafe-subprocess"]
-Until = Callable[[int, bytes], bool]  # (number of a line of results, the line) -> whether enough was seen
 MB = 1 << 20
 START_TIMEOUT_S = 60.0
 GRACE_S = 20.0  # past a run's own limit, on a loaded machine: then the sandbox itself is taken for dead
@@ -150,27 +151,28 @@ class ForkServer:
             raise SandboxFailed(f"the sandbox ended: {self._last_words() or error}") from None
 
     def _run(self, job: Job, limits: Limits, until: Until | None) -> Result:
-        request = dataclasses.asdict(job) | {"limits": limits.told(), "folder": self._folder and self._folder.name}
-        del request["stdin"]
+        request = {name: getattr(job, name) for name in _TOLD} | {
+            "limits": limits.told(),
+            "folder": self._folder and self._folder.name,
+        }
+        deadline = time.monotonic() + limits.deadline_s + GRACE_S
         self._sock.settimeout(limits.deadline_s + GRACE_S)
-        wire.send(self._sock, wire.REQUEST, json.dumps(request).encode())
-        wire.send(self._sock, wire.BLOB, job.stdin)
-        pending, lines, stopped = b"", [], False
-        while True:
-            kind, payload = wire.receive(self._sock)
-            if kind == wire.FAILED:
-                raise SandboxFailed(payload.decode(errors="replace"))
-            if kind == wire.DONE:
-                break
-            *whole, pending = (pending + payload).split(b"\n")
-            for line in whole:
-                lines.append(line)
-                if until is not None and not stopped and until(len(lines) - 1, line):
-                    stopped = True
-                    wire.send(self._sock, wire.STOP)
+        self._sock.sendall(wire.frame(wire.REQUEST, json.dumps(request).encode()) + wire.frame(wire.BLOB, job.stdin))
+        kind, payload, pipes = wire.receive_pipes(self._sock, 3)
+        if kind == wire.PIPES:
+            capture = Capture(self._sock, pipes, limits.output_bytes, until)
+            try:
+                kind, payload = capture.finish(deadline)
+            finally:
+                capture.close()
+        if kind != wire.DONE:
+            raise SandboxFailed(payload.decode(errors="replace"))
         head = json.loads(payload)
-        stdout, stderr = wire.receive(self._sock)[1], wire.receive(self._sock)[1]
-        return Result(ExecResult(stdout=stdout, stderr=stderr, **head), tuple(lines))
+        if not head.pop("started"):
+            raise SandboxFailed(f"the run was not set up: {capture.stderr[-2000:].decode(errors='replace').strip()}")
+        if capture.over and head["ended"] in ("exit", "stopped"):
+            head["ended"] = "output"
+        return Result(ExecResult(stdout=bytes(capture.stdout), stderr=bytes(capture.stderr), **head), tuple(capture.lines))
 
     def close(self) -> None:
         """Ends the sandbox and everything in it."""
@@ -191,6 +193,7 @@ class ForkServer:
             return ""
 
 
+_TOLD = ("kind", "source", "calls", "argv", "path", "files", "word", "keep")  # of a job; stdin goes as it is
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}  # of the launcher; nothing of it gets inside
 
 
