@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from cascade_rl.errors import SandboxError
-from cascade_rl.sandbox import bubblewrap
+from cascade_rl.sandbox import bubblewrap, process
+from cascade_rl.sandbox.capture import Capture
 from cascade_rl.sandbox.inside import kernel
 from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxPool
 from tests.sandbox.host import children, needs_sandbox, processes, soon
@@ -200,6 +201,24 @@ def test_one_run_knows_nothing_of_another(server: ForkServer) -> None:
         "    try: found += mem.read(b - a).count(needle)\n    except OSError: pass\nprint(found)"
     )
     assert int(script(server, scan)) <= 8  # its own copies while it searches, not the other program's text
+
+
+def test_the_host_waits_for_no_single_pipe(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program can open its own pipes and take back what the host was just told of."""
+    waits: list[bool] = []
+
+    class Looks(Capture):
+        def _take(self, pipe: int) -> None:
+            waits.append(os.get_blocking(pipe))
+            super()._take(pipe)
+            with contextlib.suppress(KeyError):  # it was at its end already
+                super()._take(pipe)  # nothing is there
+
+    monkeypatch.setattr(process, "Capture", Looks)
+    for name in ("harness", "own pipes"):
+        assert server.run(Job("program", source=program([name], 20, MARKER, 1)), OURS).exit.exit_code == 0
+    assert waits
+    assert not any(waits)
 
 
 def test_many_runs_leak_nothing(server: ForkServer) -> None:

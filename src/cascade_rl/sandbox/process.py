@@ -54,7 +54,7 @@ class Limits:
     cpu_s: of processor time, whole seconds, each process. wall_s: from the program's start; None is cpu_s * 1.5 + 1, so that a
     loaded machine does not turn a verdict into a time-out. memory_bytes: address space of each process, and memory that all of
     them hold together. disk_bytes: of /box, /tmp and /dev/shm, each, and of one file. output_bytes: stdout, stderr and results
-    together. num_processes: threads count.
+    together. num_processes: beside the program's first; threads count.
     """
 
     cpu_s: int = 2
