@@ -20,7 +20,7 @@ from cascade_rl.errors import SandboxError
 from cascade_rl.sandbox import bubblewrap, process
 from cascade_rl.sandbox.capture import Capture
 from cascade_rl.sandbox.inside import kernel
-from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxPool
+from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxFailed, SandboxPool
 from tests.sandbox.host import children, needs_sandbox, processes, soon
 from tests.sandbox.hostile import PIECES, program, programs
 
@@ -272,6 +272,15 @@ def test_a_pool_gives_results_in_order_and_replaces_what_dies() -> None:
         assert len(pool._alive) <= 2
     finally:
         pool.close()
+
+
+def test_a_pool_that_closes_fails_what_is_under_way() -> None:
+    pool = SandboxPool(size=1)
+    running = pool.submit(Job("program", source="import time; time.sleep(20)"), OURS)
+    assert soon(lambda: any(len(children(server.process.pid)) == 3 for server in list(pool._alive)))
+    pool.close()
+    with pytest.raises(SandboxFailed):
+        running.result(timeout=10)
 
 
 def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:

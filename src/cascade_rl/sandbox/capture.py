@@ -24,6 +24,7 @@ class Capture:
         self.lines: list[bytes] = []
         self.over = False
         self._sock = sock
+        self._end = sock.fileno()  # as it is now: another thread may close the socket, and the number then be another's
         self._room = output_bytes
         self._until = until
         self._stopped = False
@@ -35,17 +36,17 @@ class Capture:
 
     def finish(self, deadline: float) -> tuple[bytes, bytes]:
         """The frame that the server sends at the run's end; all that the run wrote is taken by then. Raises TimeoutError, OSError."""
-        self._poll.register(self._sock, select.POLLIN)
+        self._poll.register(self._end, select.POLLIN)
         told = None
         while told is None:
             if not (ready := self._poll.poll(1000 * max(0.0, deadline - time.monotonic()))):
                 raise TimeoutError
             for descriptor, _ in ready:
-                if descriptor == self._sock.fileno():
+                if descriptor == self._end:
                     told = wire.receive(self._sock)
                 else:
                     self._take(descriptor)
-        self._poll.unregister(self._sock)
+        self._poll.unregister(self._end)
         while not self.over and (ready := self._poll.poll(0)):  # whoever wrote has ended: what is there is all there will be
             for descriptor, _ in ready:
                 self._take(descriptor)

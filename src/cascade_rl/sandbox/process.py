@@ -159,12 +159,13 @@ class ForkServer:
         self._sock.settimeout(limits.deadline_s + GRACE_S)
         self._sock.sendall(wire.frame(wire.REQUEST, json.dumps(request).encode()) + wire.frame(wire.BLOB, job.stdin))
         kind, payload, pipes = wire.receive_pipes(self._sock, 3)
-        if kind == wire.PIPES:
-            capture = Capture(self._sock, pipes, limits.output_bytes, until)
-            try:
-                kind, payload = capture.finish(deadline)
-            finally:
-                capture.close()
+        if kind != wire.PIPES:
+            raise SandboxFailed(payload.decode(errors="replace"))
+        capture = Capture(self._sock, pipes, limits.output_bytes, until)
+        try:
+            kind, payload = capture.finish(deadline)
+        finally:
+            capture.close()
         if kind != wire.DONE:
             raise SandboxFailed(payload.decode(errors="replace"))
         head = json.loads(payload)
