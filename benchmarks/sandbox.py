@@ -198,11 +198,12 @@ def leak(pool: SandboxPool, num: int) -> None:
 
     with ThreadPoolExecutor(pool.size) as threads:
         begin = time.perf_counter()
-        for done in range(0, num + 1, max(1, num // 4)):
-            list(threads.map(lambda _: pool.submit(job, limits).result(), range(max(1, num // 4) if done else 200)))
-            time.sleep(0.5)
-            mine, rss, inside = held()
-            print(f"after {done + 200:6,} runs: {mine} descriptors, {rss:,} kB here, {inside:,} kB in the sandboxes")
+        for done in range(200, num + 1, 200):  # so many at a time, since the results of all would be memory too
+            list(threads.map(lambda _: pool.submit(job, limits).result(), range(200)))
+            if done == 200 or done % max(200, num // 4 // 200 * 200) == 0:
+                time.sleep(0.5)
+                mine, rss, inside = held()
+                print(f"after {done:6,} runs: {mine} descriptors, {rss:,} kB here, {inside:,} kB in the sandboxes", flush=True)
     print(f"{num:,} runs in {time.perf_counter() - begin:.0f} s")
 
 
