@@ -14,6 +14,7 @@ from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
+from cascade_rl.sandbox.process import close_shared_pools
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
@@ -138,6 +139,9 @@ def stop_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]
         return
     try:
         yield lambda: asked
+    except KeyboardInterrupt:
+        close_shared_pools()  # Python waits for threads at its end, and those for programs under way
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -237,6 +237,20 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
     asyncio.run(work())
 
 
+def test_what_nobody_waits_for_any_more_ends_with_its_sandbox() -> None:
+    async def work() -> None:
+        sandbox = ProcessSandbox()
+        await sandbox.write("a", b"")
+        running = asyncio.ensure_future(sandbox.run(["sleep", "50"], timeout_s=60))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        begin = time.monotonic()
+        await sandbox.close()
+        assert time.monotonic() - begin < 5
+
+    asyncio.run(work())
+
+
 def test_without_isolation_only_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
     from cascade_rl.sandbox.process import close_shared_pools, shared_pool
 

@@ -314,12 +314,17 @@ class ProcessSandbox:
             self._thread.shutdown(wait=False)
 
     async def do(self, job: Job, timeout_s: float) -> Result:
-        """Any job, on the files that live here. Raises SandboxFailed (they are then lost)."""
+        """Any job, on the files that live here. Raises SandboxFailed (they are then lost). Cancelled, it ends the sandbox with the job."""
         if self._closed:
             raise SandboxError("sandbox: it is closed; open another one")
         limits = dataclasses.replace(self.limits, wall_s=timeout_s)
         job = dataclasses.replace(job, keep=True)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        except asyncio.CancelledError:
+            if self._server is not None:
+                self._server.process.kill()  # so that the thread has its answer at once
+            raise
 
     def _serve(self, job: Job, limits: Limits) -> Result:
         if self._server is None:

@@ -1,6 +1,7 @@
 """RLHF: the prompts of another task, graded by a judge that compares the answers of a group (or scores them one by one).
 
-Questions of a whole step go to the judge together. A verdict that is missing or cannot be read counts for nothing in its pair; an answer
+Questions of a whole step go to the judge together; to a judge behind a URL, those of the groups that are whole while others are still
+being sampled. A verdict that is missing or cannot be read counts for nothing in its pair; an answer
 without any verdict is unscored.
 """
 
@@ -38,7 +39,7 @@ class Judged:
     length_weight   of the adjustment for being shorter than the group, for thinking and answer apart (0: off).
     short_bonus     for the shortest thinking and the shortest answer, if their base score reaches the quantile short_gate (0: off).
     watch           whether the other task's own verdict is logged beside the judge's: a rule that no reward ever sees.
-    timeout_s       for all verdicts of a step together.
+    timeout_s       for all verdicts that are asked for together.
     """
 
     task: str
@@ -112,6 +113,11 @@ class Judged:
     @property
     def group_timeout_s(self) -> float:
         return self.timeout_s
+
+    @property
+    def grades_elsewhere(self) -> bool:
+        """Where every judge is a server; one in this process needs the cores that sample."""
+        return all(config.url for config in self.judges().values())
 
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
         ((reward,),) = await self.grade_groups([Group(rollout.prompt, (rollout,))])
