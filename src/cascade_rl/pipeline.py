@@ -84,11 +84,15 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     from cascade_rl.tasks import prompts_of
     from cascade_rl.tasks.rows import conversation, read_placed
 
-    for name in recipe.eval.tasks:
-        splits: tuple[Split, ...] = ("dev", "test")
-        for split in splits:
-            if recipe.eval.num_prompts(split) and not prompts_of(recipe.tasks[name], split):
-                raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split in splits:
+        if not (wanted := recipe.eval.num_prompts(split)):
+            continue
+        found = {name: len(prompts_of(recipe.tasks[name], split)) for name in recipe.eval.tasks}
+        if none := [name for name, num in found.items() if not num]:
+            raise RecipeError(f'eval: task "{none[0]}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+        if short := [f"{name} has {num:,}" for name, num in found.items() if num < wanted]:
+            say(f"eval.{split} = {wanted:,} prompts of each task, and {', '.join(short)}; all that are there are asked")
     for stage in recipe.stages:
         for name in stage.task_names():
             if not prompts_of(recipe.tasks[name], "train"):
