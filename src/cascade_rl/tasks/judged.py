@@ -20,6 +20,7 @@ from cascade_rl.grade.judge.verdict import parse_pair, parse_point
 from cascade_rl.protocols import Chat, Task, Tools
 from cascade_rl.records import Group, Message, Prompt, Reply, Reward, Rollout, Split
 from cascade_rl.seeds import derive_seed
+from cascade_rl.tasks.threads import in_thread
 
 LEAST = 1.0  # the score of an empty answer, which no judge is shown
 _RULE_TIMEOUT_S = 60.0
@@ -125,8 +126,10 @@ class Judged:
 
     async def grade_groups(self, groups: Sequence[Group]) -> list[list[Reward]]:
         """Base scores from the judge, what is added for being short, and the parts that are watched."""
-        scored = await asyncio.to_thread(self._ask, "judge", groups)
-        seconds = await asyncio.to_thread(self._ask, "second", groups) if "second" in self.chats else [None] * len(groups)
+        scored = await in_thread("judge", lambda: self._ask("judge", groups))
+        seconds: Sequence[_Scores | None] = [None] * len(groups)
+        if "second" in self.chats:
+            seconds = await in_thread("judge", lambda: self._ask("second", groups))
         rules = await self._rules(groups) if self.watch else [None] * len(groups)
         told = zip(groups, scored, rules, seconds, strict=True)
         return [self._rewards(group, scores, rule, second) for group, scores, rule, second in told]
