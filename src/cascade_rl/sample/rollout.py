@@ -121,7 +121,7 @@ def _answers(
         yield from sampler.finished(contexts, n, params, seeds)
         return
     for place, turns in zip(range(len(contexts)), sampler.sample(contexts, n, params, seeds), strict=True):
-        for index, turn in enumerate(turns):
+        for index, turn in zip(range(n), turns, strict=True):
             yield place, index, turn
 
 
@@ -134,7 +134,7 @@ def rollout(
     params: SamplingParams,
     seed: int,
 ) -> list[Group]:
-    """The same as groups, in input order."""
+    """What `rollouts` hands on, as groups in input order."""
     return in_order(prompts, rollouts(sampler, renderer, tasks, prompts, n, params, seed))
 
 

@@ -252,8 +252,7 @@ def _short(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-# Functions that are not async run one at a time, as TRL calls them, in a thread that is left behind when it passes its deadline:
-# Python cannot end it, but it holds up neither the other verdicts nor the end of the program.
+# Functions that are not async run one at a time, as TRL calls them.
 
 _locks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = weakref.WeakKeyDictionary()
 
