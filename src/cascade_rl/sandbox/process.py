@@ -226,6 +226,8 @@ class SandboxPool:
         try:
             result = self._try(job, limits, until)
         except SandboxFailed as error:
+            if self._closed:  # it was ended, and there is no other
+                raise
             log.warning("a sandbox failed (%s); once more in a fresh one", error)
             return self._try(job, limits, until)
         if result.exit.ended == "exit" and result.exit.exit_code == -signal.SIGKILL:
