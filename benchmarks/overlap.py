@@ -3,9 +3,10 @@
     python benchmarks/overlap.py runs/nano/stages/02-sft-*/checkpoint --task program
     python benchmarks/overlap.py runs/nano/stages/02-sft-*/checkpoint --task slow
 
-program, repair: the stages code-rl and swe-rl of recipes/nano.toml. slow: program, whose runs sleep for 0.3 s before their tests. Both
-ways sample the same rollouts and must log the same metrics; verdicts known from before are forgotten each time. Prints seconds a step:
-all of it, sampling, what of that verdicts were given in, waiting for the rest of them, training.
+program, repair: the stages code-rl and swe-rl of recipes/nano.toml. slow: prompts of program, whose runs sleep for 0.3 s before their
+tests, among three times as many of instructions, whose answers are longer. Both ways sample the same rollouts and must log the same
+metrics; verdicts known from before are forgotten each time. Prints seconds a step: all of it, sampling, what of that verdicts were given
+in, waiting for the rest of them, training.
 """
 
 import argparse
@@ -27,10 +28,11 @@ from cascade_rl.tasks.nano.program import ProgramTask
 from cascade_rl.tasks.nano.repair import RepairTask
 
 PARTS = ("seconds", "sampling_s", "overlapped_s", "grading_s", "training_s")
-STAGES = {
-    "program": {"prompts_per_step": 32, "max_new_tokens": 64},
-    "repair": {"prompts_per_step": 40, "max_new_tokens": 96},
-    "slow": {"prompts_per_step": 32, "max_new_tokens": 64},
+MIXED = [{"task": "it"}, {"task": "instructions", "weight": 3}]
+STAGES: dict[str, dict[str, Any]] = {
+    "program": {"prompts_per_step": 32, "max_new_tokens": 64, "tasks": [{"task": "it"}]},
+    "repair": {"prompts_per_step": 40, "max_new_tokens": 96, "tasks": [{"task": "it"}]},
+    "slow": {"prompts_per_step": 32, "max_new_tokens": 192, "tasks": MIXED},
 }
 
 
@@ -62,11 +64,11 @@ def run(checkpoint: Path, task: str, steps: int, beside: bool, out: Path) -> tup
     code._VERDICTS.forget()
     stage = {
         "kind": "rl", "steps": steps, "group_size": 8, "max_refills": 0, "learning_rate": 3e-4, "warmup_steps": 3, "save_every": 0,
-        "rollouts_every": 0, "tasks": [{"task": "it"}], **STAGES[task],
+        "rollouts_every": 0, **STAGES[task],
     }  # fmt: skip
     table = {
         "name": "overlap", "model": {"source": str(checkpoint), "dtype": "float32"}, "stage": [stage],
-        "tasks": {"it": {"kind": f"{__name__}:{TASKS[task].__name__}"}},
+        "tasks": {"it": {"kind": f"{__name__}:{TASKS[task].__name__}"}, "instructions": {"kind": "nano.instructions"}},
     }  # fmt: skip
     run_recipe(parse_recipe(table), out, say=lambda text: None)
     (place,) = (out / "stages").iterdir()
