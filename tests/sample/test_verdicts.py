@@ -51,17 +51,23 @@ def asked(sampler: Scripted, task: Any, n: int = 1, prompts: int = 1) -> tuple[A
     return sampler, renderer, {"adding": task}, told, n, SamplingParams(max_new_tokens=500), 0
 
 
-def pending() -> int:
-    """Jobs on the background loop that do not end by themselves very soon."""
+async def jobs() -> set[asyncio.Task[Any]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[operator]
+
+
+@pytest.fixture
+def pending() -> Callable[[], int]:
+    """How many jobs there are on the background loop since the test began that do not end by themselves very soon."""
+    before = run_async(jobs())
 
     async def count() -> int:
         for _ in range(200):
-            if len(asyncio.all_tasks()) == 1:  # this one
+            if not await jobs() - before:
                 break
             await asyncio.sleep(0.005)
-        return len(asyncio.all_tasks()) - 1
+        return len(await jobs() - before)
 
-    return run_async(count())
+    return lambda: run_async(count())
 
 
 def test_only_a_sampler_with_finished_is_eager() -> None:
@@ -100,7 +106,9 @@ def test_a_conversation_that_calls_tools_is_graded_when_it_is_over() -> None:
     assert all(told.tools is None for told in group.rollouts)
 
 
-def test_a_grader_that_fails_or_hangs_midway_costs_its_own_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grader_that_fails_or_hangs_midway_costs_its_own_rollout(
+    pending: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verdicts_room, "GRADE_TIMEOUT_S", 0.1)
 
     async def grading(told: Rollout) -> Reward:
@@ -117,7 +125,7 @@ def test_a_grader_that_fails_or_hangs_midway_costs_its_own_rollout(monkeypatch: 
     assert pending() == 0
 
 
-def test_a_grader_that_breaks_its_contract_is_an_error_and_ends_the_others() -> None:
+def test_a_grader_that_breaks_its_contract_is_an_error_and_ends_the_others(pending: Callable[[], int]) -> None:
     async def grading(told: Rollout) -> Any:
         if told.answer != "bad":
             await asyncio.sleep(60)
@@ -131,7 +139,7 @@ def test_a_grader_that_breaks_its_contract_is_an_error_and_ends_the_others() -> 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interruption_ends_the_verdicts_that_are_under_way(error: type[BaseException]) -> None:
+def test_an_interruption_ends_the_verdicts_that_are_under_way(error: type[BaseException], pending: Callable[[], int]) -> None:
     ended, begun = list[str](), threading.Semaphore(0)
 
     async def grading(told: Rollout) -> Reward:
