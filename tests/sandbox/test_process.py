@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from cascade_rl.errors import SandboxError
 from cascade_rl.sandbox import bubblewrap
-from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxPool
+from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxFailed, SandboxPool
 from tests.sandbox.host import children, needs_sandbox, processes, soon
 from tests.sandbox.hostile import PIECES, program, programs
 
@@ -235,6 +235,17 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
             await sandbox.read("c")
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.03, 0.5])
+def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float) -> None:
+    pool, begin = SandboxPool(size=1), time.monotonic()
+    running = pool.submit(Job("program", source="import time\ntime.sleep(50)"), Limits(cpu_s=20, wall_s=60.0))
+    time.sleep(wait_s)
+    pool.close()
+    assert running.cancelled() or isinstance(running.exception(timeout=20), SandboxFailed)
+    assert time.monotonic() - begin < 20
+    assert not pool._alive
 
 
 def test_what_nobody_waits_for_any_more_ends_with_its_sandbox() -> None:

@@ -263,6 +263,9 @@ class SandboxPool:
             raise
         self._started = True
         self._alive.add(server)
+        if self._closed:  # while it started
+            self._end(server)
+            raise SandboxFailed("the pool is closed")
         return server
 
     def _end(self, server: ForkServer) -> None:
