@@ -238,7 +238,7 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.03, 0.5])
-def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float) -> None:
+def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float, caplog: pytest.LogCaptureFixture) -> None:
     pool, begin = SandboxPool(size=1), time.monotonic()
     running = pool.submit(Job("program", source="import time\ntime.sleep(50)"), Limits(cpu_s=20, wall_s=60.0))
     time.sleep(wait_s)
@@ -246,6 +246,7 @@ def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float
     assert running.cancelled() or isinstance(running.exception(timeout=20), SandboxFailed)
     assert time.monotonic() - begin < 20
     assert not pool._alive
+    assert "once more" not in caplog.text
 
 
 def test_what_nobody_waits_for_any_more_ends_with_its_sandbox() -> None:
