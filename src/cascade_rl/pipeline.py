@@ -14,6 +14,7 @@ from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
+from cascade_rl.sandbox.process import close_shared_pools
 from cascade_rl.seeds import derive_seed
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
@@ -83,11 +84,15 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     from cascade_rl.tasks import prompts_of
     from cascade_rl.tasks.rows import conversation, read_placed
 
-    for name in recipe.eval.tasks:
-        splits: tuple[Split, ...] = ("dev", "test")
-        for split in splits:
-            if recipe.eval.num_prompts(split) and not prompts_of(recipe.tasks[name], split):
-                raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split in splits:
+        if not (wanted := recipe.eval.num_prompts(split)):
+            continue
+        found = {name: len(prompts_of(recipe.tasks[name], split)) for name in recipe.eval.tasks}
+        if none := [name for name, num in found.items() if not num]:
+            raise RecipeError(f'eval: task "{none[0]}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+        if short := [f"{name} has {num:,}" for name, num in found.items() if num < wanted]:
+            say(f"eval.{split} = {wanted:,} prompts of each task, and {', '.join(short)}; all that are there are asked")
     for stage in recipe.stages:
         for name in stage.task_names():
             if not prompts_of(recipe.tasks[name], "train"):
@@ -138,6 +143,9 @@ def stop_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]
         return
     try:
         yield lambda: asked
+    except KeyboardInterrupt:
+        close_shared_pools()  # Python waits for threads at its end, and those for programs under way
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
 

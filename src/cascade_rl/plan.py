@@ -240,6 +240,18 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
     return planned
 
 
+def teaches_itself(recipe: Recipe, stage: Any) -> bool:
+    """Whether a stage is a distillation whose student is named as the teacher of every domain: its gradient is zero."""
+    if not isinstance(stage, Distill):
+        return False
+    begins = dict(zip((stage.name for stage in recipe.stages), starts(recipe.stages), strict=True))
+    selects = {stage.name for stage in recipe.stages if isinstance(stage, Select)}
+    student = [begins[stage.name]]
+    while student[-1] in selects:  # a choice of teachers hands its start on
+        student.append(begins[student[-1]])
+    return {stage.teachers.get(recipe.tasks[name].domain) for name in stage.task_names()} <= set(student)
+
+
 def resolved(recipe: Recipe) -> dict[str, Any]:
     """Every effective value, plus the optimizer arithmetic and the fingerprint of each stage."""
     told, known = to_json(recipe), fingerprints(recipe)

@@ -527,3 +527,21 @@ def test_progress_counts_tokens_and_answers(folder: Callable[[str], Path]) -> No
     tokens = sum(len(turn.answer_ids) for group in groups for turn in group)
     assert (sampler.progress.tokens, sampler.progress.live) == (tokens, 0)
     assert sampler.progress.done == sampler.progress.total == 15
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "gemma3"])
+def test_answers_are_handed_back_as_they_end(arch: str, folder: Callable[[str], Path]) -> None:
+    """Short ones first, those that wait for room last; together they are what `sample` gives."""
+    sampler = own(folder(arch), max_batch=6)
+    ended = list(sampler.finished(CONTEXTS, 3, RAGGED, SEEDS))
+    whole = sampler.sample(CONTEXTS, 3, RAGGED, SEEDS)
+    assert {(place, index): turn for place, index, turn in ended} == {
+        (place, index): turn for place, turns in enumerate(whole) for index, turn in enumerate(turns)
+    }
+    assert len(ended) == 15
+    alone = [len(turn.answer_ids) for _, _, turn in sampler.finished(CONTEXTS[:1], 6, RAGGED, SEEDS[:1])]
+    assert alone == sorted(alone)
+    assert len(set(alone)) > 1
+    first = next(iter(sampler.finished(CONTEXTS[:1], 6, RAGGED, SEEDS[:1])))
+    assert sampler.progress.done < 6  # the others had not ended
+    assert len(first[2].answer_ids) == alone[0]

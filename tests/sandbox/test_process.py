@@ -311,6 +311,32 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 0.03, 0.5])
+def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    pool, begin = SandboxPool(size=1), time.monotonic()
+    running = pool.submit(Job("program", source="import time\ntime.sleep(50)"), Limits(cpu_s=20, wall_s=60.0))
+    time.sleep(wait_s)
+    pool.close()
+    assert running.cancelled() or isinstance(running.exception(timeout=20), SandboxFailed)
+    assert time.monotonic() - begin < 20
+    assert not pool._alive
+    assert "once more" not in caplog.text
+
+
+def test_what_nobody_waits_for_any_more_ends_with_its_sandbox() -> None:
+    async def work() -> None:
+        sandbox = ProcessSandbox()
+        await sandbox.write("a", b"")
+        running = asyncio.ensure_future(sandbox.run(["sleep", "50"], timeout_s=60))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        begin = time.monotonic()
+        await sandbox.close()
+        assert time.monotonic() - begin < 5
+
+    asyncio.run(work())
+
+
 def test_without_isolation_only_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
     from cascade_rl.sandbox.process import close_shared_pools, shared_pool
 

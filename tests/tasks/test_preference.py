@@ -70,6 +70,18 @@ def task(tmp_path: Path, rows: list[dict[str, Any]], name: str = "pairs.json", *
     return Preference(path=str(path), split="test", **settings)
 
 
+def test_a_pair_of_equal_answers_is_left_out_and_told_of(tmp_path: Path) -> None:
+    equal = TRL | {"rejected": "Red."}
+    told = task(tmp_path, [TRL, equal, LLMBAR, equal], "pairs.jsonl", both_orders=False)
+    assert len(told.prompts("test")) == 2
+    assert told.notes() == (
+        f"2 of 4 pairs have two equal answers, of which none is better, and are left out: {told.path}:2, {told.path}:4",
+    )
+    assert task(tmp_path, [TRL, LLMBAR]).notes() == ()
+    with pytest.raises(DataError, match='has no rows of split "test"'):
+        task(tmp_path, [equal], "equal.json").prompts("test")
+
+
 @pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])
 def test_each_pair_comes_in_both_orders(tmp_path: Path, name: str) -> None:
     one, two = task(tmp_path, [LLMBAR], name, template="brief").prompts("test")

@@ -153,8 +153,7 @@ class Suite:
 
 
 def rollout_groups(sampler: "LocalSampler", suite: Suite, prompts: Sequence[Prompt], seed: int) -> list[Group]:
-    from cascade_rl.sample.rollout import grade_all, rollout
+    from cascade_rl.sample.verdicts import sample_and_grade
 
     config = suite.config
-    groups = rollout(sampler, suite.renderer, suite.tasks, prompts, config.samples, config.sampling(), seed)
-    return grade_all(groups, suite.tasks)
+    return sample_and_grade(sampler, suite.renderer, suite.tasks, prompts, config.samples, config.sampling(), seed)

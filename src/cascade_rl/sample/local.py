@@ -132,14 +132,38 @@ class LocalSampler:
         distribution. Raises ValueError for bad requests and NonFiniteError for logits that are not finite.
         """
         answers = self._ask(contexts, n, params, seeds)
+        for _ in self._ended(answers):
+            pass
+        return [[self._turn(answer) for answer in group] for group in answers]
+
+    def finished(
+        self,
+        contexts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams | Sequence[SamplingParams],
+        seeds: Sequence[int],
+    ) -> Iterator[tuple[int, int, Turn]]:
+        """The turns of `sample`, one by one as they end; see `protocols.EagerSampler`. Raises what `sample` raises."""
+        answers = self._ask(contexts, n, params, seeds)
+        place = {id(answer): number for number, group in enumerate(answers) for answer in group}
+        for answer in self._ended(answers):
+            yield place[id(answer)], answer.index, self._turn(answer)
+
+    def _ended(self, answers: Sequence[Sequence[Answer]]) -> Iterator[Answer]:
+        """Runs all answers to their end; gives each when it is there."""
         flat = [answer for group in answers for answer in group]
         # One canonical order, so that the make-up of every batch, and with it every rounding, is the same for any input order.
         # Long contexts first: neighbours then have similar lengths, which the grid of prompts pads.
         flat.sort(key=lambda a: (-len(a.context), a.context, a.seed, a.index))
         self.progress = Progress(total=len(flat))
+        going = flat
         for live in self._rounds(flat):
             self._report(flat, live)
-        return [[self._turn(answer) for answer in group] for group in answers]
+            ended = {id(answer) for answer in going if answer.finish is not None}  # looked at once: lanes go on meanwhile
+            if ended:
+                yield from (answer for answer in going if id(answer) in ended)
+                going = [answer for answer in going if id(answer) not in ended]
+        yield from going
 
     def _ask(
         self,

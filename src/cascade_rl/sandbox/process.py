@@ -230,6 +230,8 @@ class SandboxPool:
         try:
             result = self._try(job, limits, until)
         except SandboxFailed as error:
+            if self._closed:  # it was ended, and there is no other
+                raise
             log.warning("a sandbox failed (%s); once more in a fresh one", error)
             return self._try(job, limits, until)
         if result.exit.ended == "exit" and result.exit.exit_code == -signal.SIGKILL:
@@ -265,6 +267,9 @@ class SandboxPool:
             raise
         self._started = True
         self._alive.add(server)
+        if self._closed:  # while it started
+            self._end(server)
+            raise SandboxFailed("the pool is closed")
         return server
 
     def _end(self, server: ForkServer) -> None:
@@ -318,12 +323,17 @@ class ProcessSandbox:
             self._thread.shutdown(wait=False)
 
     async def do(self, job: Job, timeout_s: float) -> Result:
-        """Any job, on the files that live here. Raises SandboxFailed (they are then lost)."""
+        """Any job, on the files that live here. Raises SandboxFailed (they are then lost). Cancelled, it ends the sandbox with the job."""
         if self._closed:
             raise SandboxError("sandbox: it is closed; open another one")
         limits = dataclasses.replace(self.limits, wall_s=timeout_s)
         job = dataclasses.replace(job, keep=True)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        except asyncio.CancelledError:
+            if self._server is not None:
+                self._server.process.kill()  # so that the thread has its answer at once
+            raise
 
     def _serve(self, job: Job, limits: Limits) -> Result:
         if self._server is None:

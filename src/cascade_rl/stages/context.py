@@ -128,7 +128,11 @@ class StageContext:
         try:
             yield
         finally:
-            self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begin
+            self.count_time(part, time.perf_counter() - begin)
+
+    def count_time(self, part: str, seconds: float) -> None:
+        """The same for a time that was measured elsewhere. `overlapped_s`: for how long of `sampling_s` verdicts were being given too."""
+        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
 
     def log_rollouts(
         self, step: int, groups: Sequence[Group], advantages: Callable[[Sequence[float | None]], Sequence[Any]]

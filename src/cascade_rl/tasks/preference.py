@@ -15,6 +15,7 @@ from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.rows import conversation
 
+_SHOWN = 3  # places named in a note
 _FIRST, _SECOND = 2.0, 5.0  # "better", where a label says only which
 
 
@@ -26,6 +27,7 @@ class Preference(FileTask):
     HelpSteer3  {"context": messages, "response1": text, "response2": text, "overall_preference": -3 (1 far better) ... 3}
     LLMBar      {"input": text, "output_1": text, "output_2": text, "label": 1 or 2}
 
+    A pair of two equal answers has no better one: it is left out, and told of.
     both_orders: each pair comes twice, the second time with its answers exchanged, in one split: a judge of position learns nothing.
     reward: "distance", the paper's, or "agreement", 1 where the preference is right; format_weight, ranking_weight: its C1 and C2.
     template: "full", "brief", "examples", or a text file.
@@ -51,11 +53,24 @@ class Preference(FileTask):
         template = load_template(self.template, "pair", f'task "{self.name}"')
         for row in self._rows():
             messages, first, second, label = read_pair(row)
+            if first == second:
+                continue
             orders = [(first, second, label), (second, first, swapped(label))]
             for one, two, told in orders if self.both_orders else orders[:1]:
                 reference = {"first": told.first, "second": told.second, "ranking": told.ranking}
                 key = [[message.role, message.content] for message in messages]
                 yield Item(key=key, messages=pair_question(template, messages, one, two), reference=reference)
+
+    def notes(self) -> tuple[str, ...]:
+        """What became of the pairs that nothing can be learnt from. Reads the data."""
+        pairs = [(row.where, read_pair(row)) for row in self._rows()]
+        equal = [where for where, (_, first, second, _) in pairs if first == second]
+        if not equal:
+            return ()
+        shown = ", ".join(equal[:_SHOWN]) + (", ..." if len(equal) > _SHOWN else "")
+        return (
+            f"{len(equal):,} of {len(pairs):,} pairs have two equal answers, of which none is better, and are left out: {shown}",
+        )
 
     def _rows(self) -> list[Row]:
         path = Path(self.path)
