@@ -3,7 +3,16 @@
 import pytest
 
 from cascade_rl.grade.judge.labelled import agree, grade_verdict
-from cascade_rl.grade.judge.verdict import Label, Verdict, distance, parse_pair, parse_point, ranking_of, write_pair
+from cascade_rl.grade.judge.verdict import (
+    Label,
+    Verdict,
+    demonstration,
+    distance,
+    parse_pair,
+    parse_point,
+    ranking_of,
+    write_pair,
+)
 
 GOOD = "Score 1: 4\nScore 2: 2\nRanking: 2"
 
@@ -77,6 +86,24 @@ def test_on_a_tie_both_middle_rankings_are_right() -> None:
     assert distance(Verdict(3, 3, 5), tie) == 1
     assert agree(Verdict(2, 2, 3), tie) == 1.0
     assert agree(Verdict(3, 2, 3), tie) == 0.0
+
+
+@pytest.mark.parametrize(
+    "label, verdict",
+    [
+        (Label(5, 2, 1.0), Verdict(5, 2, 1)),
+        (Label(5, 2, None), Verdict(5, 2, 1)),
+        (Label(2, 2, 3.5), Verdict(2, 2, 3)),
+        (Label(None, None, 3.5), Verdict(3, 3, 3)),
+        *((Label(None, None, float(ranking)), Verdict(*scores, ranking))
+          for ranking, scores in ((1, (5, 2)), (2, (4, 2)), (3, (4, 3)), (4, (3, 4)), (5, (2, 4)), (6, (2, 5)))),
+    ],
+)  # fmt: skip
+def test_a_demonstration_is_its_label_and_gets_full_marks(label: Label, verdict: Verdict) -> None:
+    assert demonstration(label) == verdict
+    assert ranking_of(verdict.first, verdict.second) == verdict.ranking or verdict.first == verdict.second
+    if label.ranking is not None:
+        assert reward(write_pair(verdict), label).value == 1.0
 
 
 def reward(text: str, label: Label, agreement: bool = False):  # type: ignore[no-untyped-def]

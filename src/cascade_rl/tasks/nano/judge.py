@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from cascade_rl.grade.judge.labelled import grade_verdict
 from cascade_rl.grade.judge.template import BRIEF_PAIR, pair_question
-from cascade_rl.grade.judge.verdict import NEUTRAL, Label, Verdict, ranking_of, write_pair
+from cascade_rl.grade.judge.verdict import NEUTRAL, Label, demonstration, ranking_of, write_pair
 from cascade_rl.protocols import Tools, gold_rollout
 from cascade_rl.records import Message, Prompt, Reward, Rollout
 from cascade_rl.tasks.drawn import Draft, DrawnTask
@@ -50,13 +50,12 @@ class JudgeTask(DrawnTask):
             first, second = (answer.score for answer in answers)
             if answers[0].text != answers[1].text and (first == second) == wants_tie:
                 break
-        ranking = NEUTRAL if first == second else ranking_of(first, second)
-        said = Verdict(first, second, rng.choice((3, 4)) if first == second else int(ranking))
+        label = Label(first, second, NEUTRAL if first == second else ranking_of(first, second))
         notes = [f"{number} {answer.notes}" for number, answer in enumerate(answers, 1)]
         thinking = "\n".join(notes) if self.thinking else None
-        gold = Message("assistant", write_pair(said), thinking=thinking)
+        gold = Message("assistant", write_pair(demonstration(label)), thinking=thinking)
         (question,) = pair_question(BRIEF_PAIR, (Message("user", asked.question),), *(answer.text for answer in answers))
-        reference = {"first": first, "second": second, "ranking": ranking}
+        reference = {"first": first, "second": second, "ranking": label.ranking}
         return Draft(asked.key, question.content, (gold,), reference, self.thinking)
 
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
