@@ -124,6 +124,16 @@ def test_a_demonstration_is_a_bare_verdict_or_none(tmp_path: Path) -> None:
     assert not task(tmp_path, rows, thinking=True).prompts("test")[0].gold, "nobody knows the reasons"
 
 
+def test_each_answer_by_itself(tmp_path: Path) -> None:
+    pairs = task(tmp_path, [TRL | {"helpfulness": [5, 3]}], mode="point", template="brief", thinking=False, reward="agreement")
+    good, bad = pairs.prompts("test")
+    assert [prompt.messages[0].content for prompt in (good, bad)] == ["Q> Name a color.\n1> Red.", "Q> Name a color.\n1> Seven."]
+    assert [prompt.gold[0].content for prompt in (good, bad)] == ["Score: 5", "Score: 3"]
+    assert [verdict(pairs, prompt, "Score: 3").value for prompt in (good, bad)] == [0.0, 1.0]
+    with pytest.raises(DataError, match="has no scores"):
+        task(tmp_path, [TRL], mode="point").prompts("test")
+
+
 def test_a_row_may_say_its_split(tmp_path: Path) -> None:
     rows = [TRL | {"prompt": f"Name {i} colors.", "split": split} for i, split in enumerate(("test", "dev", "train", "train"))]
     path = task(tmp_path, rows, "pairs.jsonl").path
@@ -197,8 +207,22 @@ def test_nano_pairs_of_own_answers_are_demonstrated_with_their_reasons(tmp_path:
     assert one.gold[0].thinking == "1 rain rain clouds clouds 2 none none 3 end 4 short 5\n2 rain no clouds no 1"
     assert (one.gold[0].content, two.gold[0].content[:10]) == ("Score 1: 5\nScore 2: 1\nRanking: 1", "Score 1: 1")
     assert not audit_task(pairs, pairs.prompts("train")).failures
+    by_itself = NanoPreference(path=str(tmp_path / "pairs.jsonl"), mode="point")
+    assert [p.gold[0].thinking for p in by_itself.prompts("train")] == one.gold[0].thinking.replace("1 r", "r").replace(
+        "2 r", "r"
+    ).split("\n")
     with pytest.raises(DataError, match=r"no question of nano\.chat"):
         notes_on("Name a color.", "Red.")
+
+
+def test_nano_answers_by_themselves() -> None:
+    nano = JudgeTask(num_train=60, mode="point")
+    assert not audit_task(nano, nano.prompts("train")).failures
+    assert {prompt.reference["score"] for prompt in nano.prompts("train")} >= {1, 4, 5}
+    for prompt in nano.prompts("train"):
+        question, answer = prompt.messages[0].content.removeprefix("Q> ").split("\n1> ")
+        if prompt.reference["score"] > 1:  # what stands in a missing word's place is told in two ways
+            assert notes_on(question, answer) == prompt.gold[0].thinking
 
 
 def test_nano_ties_only_where_asked_for() -> None:

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Literal, get_args
 
 from cascade_rl import strict_json
 from cascade_rl.errors import DataError, RecipeError
-from cascade_rl.grade.judge.labelled import grade_verdict
-from cascade_rl.grade.judge.template import load_template, pair_question
-from cascade_rl.grade.judge.verdict import NEUTRAL, SCORES, Label, demonstration, ranking_of, write_pair
+from cascade_rl.grade.judge.labelled import grade_point, grade_verdict
+from cascade_rl.grade.judge.template import load_template, pair_question, point_question
+from cascade_rl.grade.judge.verdict import NEUTRAL, SCORES, Label, demonstration, ranking_of, write_pair, write_point
 from cascade_rl.protocols import Task, Tools
 from cascade_rl.records import Message, Reward, Rollout, Split
 from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.rows import conversation
 
+_Made = tuple[tuple[Message, ...], dict[str, Any], tuple[Message, ...]]  # question, reference, gold
 _FIRST, _SECOND = 2.0, 5.0  # "better", where a label says only which
 
 
@@ -31,6 +32,7 @@ class Preference(FileTask):
     "dev" or "test". So does what a stage of kind `pairs` writes.
 
     path, stage: the file, or the stage that makes it, an earlier one of the recipe.
+    mode: "pair": both answers are compared; "point": each answer is scored by itself, which takes rows with scores.
     both_orders: each pair comes twice, the second time with its answers exchanged, in one split: a judge of position learns nothing.
     reward: "distance", the paper's, or "agreement", 1 where the preference is right; format_weight, ranking_weight: its C1 and C2.
     template: "full", "brief", "examples", or a text file.
@@ -41,6 +43,7 @@ class Preference(FileTask):
     path: str = ""
     stage: str = ""
     thinking: bool = True
+    mode: Literal["pair", "point"] = "pair"
     both_orders: bool = True
     reward: Literal["distance", "agreement"] = "distance"
     format_weight: float = 10.0
@@ -60,35 +63,48 @@ class Preference(FileTask):
             raise RecipeError(
                 f'task "{self.name}": needs either path = "FILE" or stage = "NAME", one of kind pairs, and not both'
             )
-        load_template(self.template, "pair", f'task "{self.name}"')
+        load_template(self.template, self.mode, f'task "{self.name}"')
 
     @property
     def place(self) -> str:
         return str(self.file or self.path)
 
     def items(self) -> Iterator[Item]:
-        template = load_template(self.template, "pair", f'task "{self.name}"')
-        for row in self._rows():
-            messages, first, second, label = read_pair(row)
-            key = [[message.role, message.content] for message in messages]
+        template = load_template(self.template, self.mode, f'task "{self.name}"')
+        for row in self.pair_rows():
+            pair = read_pair(row)
+            key = [[message.role, message.content] for message in pair[0]]
             split: Split | None = own if (own := row.values.get("split")) in get_args(Split) else None
-            orders = [(first, second, label), (second, first, swapped(label))]
-            for one, two, told in orders if self.both_orders else orders[:1]:
-                reference = {"first": told.first, "second": told.second, "ranking": told.ranking}
-                asked, gold = pair_question(template, messages, one, two), self._gold(messages, (one, two), told)
+            made = self._points(row, template, *pair) if self.mode == "point" else self._pairs(template, *pair)
+            for asked, reference, gold in made:
                 yield Item(key=key, messages=asked, reference=reference, gold=gold, split=split)
 
-    def reasons(self, messages: Sequence[Message], answers: tuple[str, str]) -> str | None:
-        """What a careful judge thinks of the two answers, where a subclass knows it."""
+    def _pairs(self, template: str, messages: Sequence[Message], first: str, second: str, label: Label) -> Iterator[_Made]:
+        orders = [(first, second, label), (second, first, swapped(label))]
+        for one, two, told in orders if self.both_orders else orders[:1]:
+            reference = {"first": told.first, "second": told.second, "ranking": told.ranking}
+            gold = self._gold(messages, (one, two), write_pair(demonstration(told)))
+            yield pair_question(template, messages, one, two), reference, gold
+
+    def _points(
+        self, row: Row, template: str, messages: Sequence[Message], first: str, second: str, label: Label
+    ) -> Iterator[_Made]:
+        if label.first is None or label.second is None:
+            raise DataError(f'{row.where}: has no scores, "helpfulness", which mode = "point" is about; take mode = "pair"')
+        for answer, score in ((first, label.first), (second, label.second)):
+            gold = self._gold(messages, (answer,), write_point(score))
+            yield point_question(template, messages, answer), {"score": score}, gold
+
+    def reasons(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
+        """What a careful judge thinks of the two answers (in mode "point": of the one), where a subclass knows it."""
         return None
 
-    def _gold(self, messages: Sequence[Message], answers: tuple[str, str], label: Label) -> tuple[Message, ...]:
+    def _gold(self, messages: Sequence[Message], answers: Sequence[str], verdict: str) -> tuple[Message, ...]:
         reasons = self.reasons(messages, answers) if self.thinking else None
-        if self.thinking and reasons is None:
-            return ()
-        return (Message("assistant", write_pair(demonstration(label)), thinking=reasons),)
+        return () if self.thinking and reasons is None else (Message("assistant", verdict, thinking=reasons),)
 
-    def _rows(self) -> list[Row]:
+    def pair_rows(self) -> list[Row]:
+        """The rows as they stand in the file; `read_pair` reads them."""
         if self.stage and self.file is None:
             raise DataError(
                 f'task "{self.name}": its pairs are made by stage "{self.stage}" of a run; outside of that run give their file:'
@@ -106,6 +122,9 @@ class Preference(FileTask):
         return [Row(f"{path}[{number}]", value) for number, value in enumerate(values)]
 
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
+        if self.mode == "point":
+            score = rollout.prompt.reference["score"]
+            return grade_point(rollout.answer, score, agreement=self.reward == "agreement", format_weight=self.format_weight)
         return grade_verdict(
             rollout.answer, Label(**rollout.prompt.reference), agreement=self.reward == "agreement",
             format_weight=self.format_weight, ranking_weight=self.ranking_weight,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cascade_rl.grade.judge.labelled import agree, grade_verdict
+from cascade_rl.grade.judge.labelled import agree, grade_point, grade_verdict
 from cascade_rl.grade.judge.verdict import (
     Label,
     Verdict,
@@ -12,6 +12,7 @@ from cascade_rl.grade.judge.verdict import (
     parse_point,
     ranking_of,
     write_pair,
+    write_point,
 )
 
 GOOD = "Score 1: 4\nScore 2: 2\nRanking: 2"
@@ -124,6 +125,21 @@ def test_the_worst_verdict_is_better_than_none() -> None:
     worst = reward("Score 1: 1\nScore 2: 5\nRanking: 6", label).value
     assert worst == pytest.approx(1 - 13 / 23)
     assert worst > 0.0
+
+
+def test_the_reward_of_a_single_score() -> None:
+    def value(text: str, agreement: bool = False) -> float | None:
+        return grade_point(text, 4, agreement=agreement, format_weight=10).value
+
+    assert value("Score: 4") == value("Score: 4", agreement=True) == 1.0
+    assert value("Score: 2") == pytest.approx(1 - 2 / 13)  # C1 = 10 and 3 at worst
+    assert value("Score: 2", agreement=True) == value("it is fine") == 0.0
+    assert grade_point("Score: 2", 4, agreement=False, format_weight=10).parts == {
+        "parsed": 1.0,
+        "exact": 0.0,
+        "score_error": 2.0,
+    }
+    assert parse_point(write_point(3)) == 3
 
 
 def test_parts_tell_position_and_calibration() -> None:

@@ -63,6 +63,11 @@ def write_pair(verdict: Verdict) -> str:
     return f"Score 1: {verdict.first}\nScore 2: {verdict.second}\nRanking: {verdict.ranking}"
 
 
+def write_point(score: int) -> str:
+    """The text that `parse_point` reads."""
+    return f"Score: {score}"
+
+
 def ranking_of(first: float, second: float) -> int:
     """The ranking that two different scores come to: a lead of 1 is a little better, of 2 better, of 3 or more far better."""
     lead = min(3, max(1, round(abs(first - second))))

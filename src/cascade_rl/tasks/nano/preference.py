@@ -8,7 +8,7 @@ from cascade_rl.errors import DataError
 from cascade_rl.records import Message
 from cascade_rl.tasks.drawn import Draft
 from cascade_rl.tasks.nano.chat import GREETINGS, TOPICS
-from cascade_rl.tasks.nano.judge import noted
+from cascade_rl.tasks.nano.judge import noted, told
 from cascade_rl.tasks.nano.words import NAMES
 from cascade_rl.tasks.preference import Preference
 
@@ -22,9 +22,8 @@ class NanoPreference(Preference):
     template: str = "brief"
     name: str = "nano.preference"
 
-    def reasons(self, messages: Sequence[Message], answers: tuple[str, str]) -> str | None:
-        question = messages[-1].content
-        return "\n".join(f"{number} {notes_on(question, answer)}" for number, answer in enumerate(answers, 1))
+    def reasons(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
+        return told([notes_on(messages[-1].content, answer) for answer in answers])
 
 
 def notes_on(question: str, answer: str) -> str:
@@ -45,9 +44,9 @@ def notes_on(question: str, answer: str) -> str:
 
 
 def _instead(words: Sequence[str], answer: str) -> Sequence[str]:
-    """What stands where the topic's words should: themselves, another topic's, or "no" where there is nothing."""
+    """What stands where the topic's words should: themselves, or "no"; another topic's, where the answer is about that alone."""
     there = set(re.findall(r"\w+", answer.casefold()))
-    if not there.issuperset(words):
+    if there.isdisjoint(words):
         for _, _, others in TOPICS:
             if there.issuperset(others):
                 return others
