@@ -66,7 +66,7 @@ def test_a_pair_is_two_answers_to_a_prompt_of_its_split_the_better_first(finishe
     for row in made:
         assert row["id"].startswith(f"letters/{row['split']}/")
         assert row["prompt"] == [{"role": "user", "content": f"go {row['id'].split('/')[2]}"}]
-        assert row["helpfulness"] == [score_of(len(row[key]) / 20, 0, 1) for key in ("chosen", "rejected")]
+        assert row["helpfulness"] == [score_of(len(row[key][0]["content"]) / 20, 0, 1) for key in ("chosen", "rejected")]
         assert set(row["of"]) <= {"start", "rl"}
     assert {stage for row in made for stage in row["of"]} == {"start", "rl"}
     ties = [row for row in made if row["helpfulness"][0] == row["helpfulness"][1]]

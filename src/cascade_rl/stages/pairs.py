@@ -253,11 +253,15 @@ def _plain(answer: Scored) -> dict[str, Any]:
     return {"text": answer.text, "score": answer.score, "of": answer.of, "why": answer.why}
 
 
+def _said(answer: Scored) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": answer.text}]
+
+
 def _rows(prompt: Prompt, pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
     """As the task `preference` reads them: TRL's layout, with both scores and the split."""
     asked = [{"role": message.role, "content": message.content} for message in prompt.messages]
     for number, (better, worse) in enumerate(pairs):
         yield {
-            "id": f"{prompt.id}/{number}", "split": prompt.split, "prompt": asked, "chosen": better.text, "rejected": worse.text,
+            "id": f"{prompt.id}/{number}", "split": prompt.split, "prompt": asked, "chosen": _said(better), "rejected": _said(worse),
             "helpfulness": [better.score, worse.score], "of": [better.of, worse.of], "why": [better.why, worse.why],
         }  # fmt: skip
