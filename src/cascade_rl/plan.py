@@ -94,7 +94,7 @@ def budget(stage: Any) -> Budget:
 
 def verdicts(recipe: Recipe, stage: Any) -> tuple[int, int]:
     """How many verdicts of judges a stage asks for at most, and the tokens of these: `(460_800, 471_859_200)`."""
-    groups: dict[str, tuple[float, int]] = {}  # task -> its groups, and the answers of one
+    groups: Mapping[str, tuple[float, int]] = {}  # task -> its groups, and the answers of one
     if isinstance(stage, Pairs):
         num_groups = sum(stage.num_prompts().values()) * max(1, len(stage.answers_of))
         groups = dict.fromkeys(stage.tasks, (num_groups, stage.samples))

@@ -153,7 +153,8 @@ def test_pairs_of_a_stage_are_there_once_it_is_done(tmp_path: Path) -> None:
     assert not waits(found["of-stage"])
     assert sum(bool(prompt.gold) for prompt in found["of-stage"].prompts("dev")) == 2
     assert waits(linked(found, {})["of-stage"])
-    for settings in ({}, {"path": str(path), "stage": "pairs"}):
+    both: dict[str, Any] = {"path": str(path), "stage": "pairs"}
+    for settings in ({}, both):
         with pytest.raises(RecipeError, match="either path"):
             Preference(**settings)
 
@@ -208,7 +209,7 @@ def test_nano_pairs_of_own_answers_are_demonstrated_with_their_reasons(tmp_path:
     assert (one.gold[0].content, two.gold[0].content[:10]) == ("Score 1: 5\nScore 2: 1\nRanking: 1", "Score 1: 1")
     assert not audit_task(pairs, pairs.prompts("train")).failures
     by_itself = NanoPreference(path=str(tmp_path / "pairs.jsonl"), mode="point")
-    assert [p.gold[0].thinking for p in by_itself.prompts("train")] == one.gold[0].thinking.replace("1 r", "r").replace(
+    assert [p.gold[0].thinking for p in by_itself.prompts("train")] == (one.gold[0].thinking or "").replace("1 r", "r").replace(
         "2 r", "r"
     ).split("\n")
     with pytest.raises(DataError, match=r"no question of nano\.chat"):
