@@ -8,6 +8,7 @@ import pytest
 from cascade_rl.errors import RecipeError
 from cascade_rl.plan import resolved
 from cascade_rl.recipe import load_recipe, to_json
+from cascade_rl.shortfall import check_files
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -178,9 +179,11 @@ def test_editing_a_stage_changes_its_fingerprint_and_later_ones_only(tmp_path: P
 def test_the_content_of_a_rows_file_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     text = GOOD.replace('task = "sums"', f'rows = "{rows}"')
-    with pytest.raises(RecipeError, match="does not exist"):
-        resolved(load(tmp_path, text))
+    with pytest.raises(RecipeError, match=r'do not exist.*\n.*rows.jsonl: rows of stage "sft"'):
+        check_files(load(tmp_path, text))
+    missing = resolved(load(tmp_path, text))["stages"][0]["fingerprint"]
     rows.write_text('{"prompt": "a", "completion": "b"}\n')
     first = resolved(load(tmp_path, text))["stages"][0]["fingerprint"]
+    assert first != missing
     rows.write_text('{"prompt": "a", "completion": "c"}\n')
     assert resolved(load(tmp_path, text))["stages"][0]["fingerprint"] != first

@@ -16,6 +16,7 @@ from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
 from cascade_rl.sandbox.process import close_shared_pools
 from cascade_rl.seeds import derive_seed
+from cascade_rl.shortfall import check_files
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.pairs import Pairs
@@ -39,6 +40,7 @@ def run_recipe(
     """
     if not recipe.stages and not recipe.eval.start:
         raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
+    check_files(recipe)
     plan = make_plan(recipe, root, start_from, only)
     recipe = dataclasses.replace(recipe, tasks=linked(recipe.tasks, _files_of_pairs(plan)))
     _check_data(recipe, say)
@@ -183,7 +185,7 @@ class _Walk:
             for domain, teacher in stage.teachers.items() if isinstance(stage, Distill) else ():
                 if "/" in teacher:
                     where = f'stage "{stage.name}": teacher of domain "{domain}"'
-                    check_same_tokens(self.start, Path(teacher).expanduser(), where)
+                    check_same_tokens(self.start, Path(teacher).expanduser(), where, self.renderer.template)
         self.suite = Suite(
             self.recipe.eval, self.recipe.tasks, self.renderer, self.run, self.recipe.model.dtype, self.recipe.seed, self.say
         )

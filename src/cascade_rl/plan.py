@@ -172,7 +172,7 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str, used: Mapping[str
     sources = [task.task for name in stage.task_names() if isinstance(task := recipe.tasks[name], Judged)]
     read = [getattr(recipe.tasks[name], key, "") for name in (*stage.task_names(), *sources) for key in ("path", "archives")]
     paths = [path for path in read if path] + list(stage.keep_files() if isinstance(stage, OnPolicy) else ())
-    files = {path: _file_digest(path, stage.name) for path in (*stage.files(), *paths)}
+    files = {path: _file_digest(path) for path in (*stage.files(), *paths)}
     for task in (recipe.tasks[name] for name in stage.task_names()):
         if isinstance(task, Judged):
             files |= _judge_files(task, stage.name)
@@ -199,7 +199,7 @@ def _task_settings(recipe: Recipe, name: str) -> Any:
 
 def _judge_files(task: Judged, stage: str) -> dict[str, str]:
     """The contents of a judged task's template and of judges that are folders."""
-    told = {} if task.template in BUILT_IN[task.mode] else {"template": _file_digest(task.template, stage)}
+    told = {} if task.template in BUILT_IN[task.mode] else {"template": _file_digest(task.template)}
     for config in task.judges().values():
         folder = Path(config.model).expanduser()
         if not config.url and not is_stage(config) and folder.is_dir():
@@ -228,19 +228,17 @@ def _model_digest(folder: Path, stage: str, what: str) -> str:
     return fingerprint(folder)
 
 
-def _file_digest(path: str, stage: str) -> str:
-    """The content of a rows file, or of every file of a folder; a hub id is known by its name."""
+def _file_digest(path: str) -> str:
+    """The content of a file, or of every file of a folder; what is not there is known by its name: a hub id, or yet to be fetched."""
     place = Path(path).expanduser()
     files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
-    if files:
-        told = hashlib.sha256()
-        for file in files:
-            with open(file, "rb") as handle:
-                told.update(hashlib.file_digest(handle, "sha256").digest())
-        return told.hexdigest()[:16]
-    if place.is_absolute() or place.suffix or path.startswith((".", "~")):
-        raise RecipeError(f'stage "{stage}": {path} does not exist; a relative path starts at the folder you run from')
-    return path
+    if not files:
+        return path
+    told = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as handle:
+            told.update(hashlib.file_digest(handle, "sha256").digest())
+    return told.hexdigest()[:16]
 
 
 def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: str | None = None) -> list[Planned]:

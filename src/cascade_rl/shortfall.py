@@ -7,10 +7,13 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cascade_rl.errors import RecipeError
 from cascade_rl.recipe import Recipe
+from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.tasks.judged import Judged
 from cascade_rl.tasks.rows import is_hub_id
 
@@ -40,11 +43,19 @@ def _model(recipe: Recipe) -> Iterator[str]:
             )
 
 
+def check_files(recipe: Recipe) -> None:
+    """Raises RecipeError that names every file and folder that the recipe reads and that is not there, and where to get each."""
+    if missing := [read for read in _reads(recipe) if read.is_missing]:
+        listed = "".join(f"\n  {read.path}: {read.what}" for read in {read.path: read for read in missing}.values())
+        raise RecipeError(
+            f"recipe: {listed.count(chr(10))} of the files and folders that it reads do not exist; a relative path starts at the folder"
+            f" you run from, and --set tasks.NAME.path=... gives another{listed}"
+        )
+
+
 def _data(recipe: Recipe) -> Iterator[str]:
-    hub, missing = set(), set()
-    for path, reads_hub in _paths(recipe):
-        if not Path(path).expanduser().exists():
-            (hub if reads_hub and is_hub_id(path) else missing).add(path)
+    reads = list(_reads(recipe))
+    hub, missing = {read.path for read in reads if read.is_hub}, {read.path for read in reads if read.is_missing}
     if hub and importlib.util.find_spec("datasets") is None:
         yield f"{len(hub)} data sets are on the hub ({min(hub)}, ...): reading them needs pip install 'cascade-rl[hub]' and a network"
     if missing:
@@ -53,15 +64,42 @@ def _data(recipe: Recipe) -> Iterator[str]:
         yield f"SFT reads its rows into memory whole: {len(large)} sets of the hub, whatever their size"
 
 
-def _paths(recipe: Recipe) -> Iterator[tuple[str, bool]]:
-    """Every place that data is read from, and whether it may be a hub id."""
-    for task in recipe.tasks.values():
+@dataclass(frozen=True)
+class _Read:
+    """A place that data is read from, whether it may be a hub id, and what it is in words."""
+
+    path: str
+    reads_hub: bool
+    what: str
+
+    @property
+    def is_hub(self) -> bool:
+        return self.reads_hub and is_hub_id(self.path) and not self._exists
+
+    @property
+    def is_missing(self) -> bool:
+        return not self._exists and not self.is_hub
+
+    @property
+    def _exists(self) -> bool:
+        return Path(self.path).expanduser().exists()
+
+
+def _reads(recipe: Recipe) -> Iterator[_Read]:
+    """Every place that the tasks in use and the stages read data from."""
+    used = dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())])
+    used |= dict.fromkeys(task.task for name in list(used) if isinstance(task := recipe.tasks[name], Judged))
+    for task in (recipe.tasks[name] for name in used):
+        published = getattr(task, "published", "")
         for key in ("path", "archives"):
             if path := getattr(task, key, ""):
-                yield str(path), key == "path" and getattr(task, "reads_hub", False)
+                told = f'task "{task.name}"' + (f", from {published}" if published and key == "path" else f", {key}")
+                yield _Read(str(path), key == "path" and getattr(task, "reads_hub", False), told)
     for stage in recipe.stages:
         for path in stage.files():
-            yield path, True
+            yield _Read(path, True, f'rows of stage "{stage.name}"')
+        for path in stage.keep_files() if isinstance(stage, OnPolicy) else ():
+            yield _Read(path, False, f'prompts that stage "{stage.name}" keeps, from `cascade filter`')
 
 
 def _tasks(recipe: Recipe) -> Iterator[str]:

@@ -37,11 +37,18 @@ def write_jsonl(path, rows) -> str:
         ({"prompt": json.dumps([USER]), "completion": json.dumps([ANSWER])}, 1),
         ({"messages": [{**USER, "content": [{"type": "text", "text": "2+"}, {"type": "text", "text": "3?"}]}, ANSWER]}, 0),
         ({"messages": None, "prompt": "2+3?", "completion": "5"}, 1),
+        ({"instruction": "2+3?", "input": "", "output": "5"}, 1),
+        ({"instruction": "2+3?", "instances": [{"input": "", "output": "5"}, {"input": "x", "output": "y"}]}, 1),
     ],
 )
 def test_layouts_say_the_same(row, context):
     assert conversation(row, "here") == (TOLD, (), False)
     assert num_context(row, "here") == context
+
+
+def test_what_an_instruction_is_about_stands_below_it():
+    messages, *_ = conversation({"instruction": "Add. ", "input": "2 and 3", "output": "5"}, "here")
+    assert messages == (Message("user", "Add.\n\n2 and 3"), Message("assistant", "5"))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,8 @@ def call_row(function) -> dict:
     [
         ({}, 'expected the field "messages", or "prompt" and "completion"; it has none'),
         ({"text": "x"}, "plain text has no turns"),
+        ({"instruction": "x", "instances": []}, 'needs "input" and "output" as texts'),
+        ({"instruction": "x", "output": ["y"]}, 'needs "input" and "output" as texts'),
         ({"prompt": "x", "chosen": "a", "rejected": "b"}, "preference row"),
         ({"conversations": []}, 'rename "conversations" to "messages"'),
         ({**ROW, "prompt": "x", "completion": "y"}, "keep one of them"),

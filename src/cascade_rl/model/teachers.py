@@ -129,13 +129,16 @@ class Teachers:
             self._resident[content] = {name: tensor.clone() for name, tensor in shell.weights().items()}
 
 
-def check_same_tokens(student: Path, teacher: Path, who: str) -> None:
-    """Raises ModelError unless both folders read and write the same token ids: vocabulary, tokenizer, template, size of the head."""
+def check_same_tokens(student: Path, teacher: Path, who: str, template: str | None) -> None:
+    """Raises ModelError unless both folders read and write the same token ids: vocabulary, tokenizer, template, size of the head.
+
+    template: the run's, which the teacher must have learnt; None for a checkpoint of the run itself, whose start may bring another.
+    """
     ours, theirs = load_tokenizer(student), load_tokenizer(teacher)
     told: dict[str, tuple[Any, Any]] = {
         "vocabulary": (ours.get_vocab(), theirs.get_vocab()),
         "tokenizer": (_rules(ours), _rules(theirs)),
-        "chat template": (ours.chat_template, theirs.chat_template),
+        "chat template": (template, theirs.chat_template if template is not None else None),
         "vocabulary size": (_config(student).get("vocab_size"), _config(teacher).get("vocab_size")),
     }
     for what, (here, there) in told.items():

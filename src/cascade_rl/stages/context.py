@@ -88,7 +88,12 @@ class StageContext:
     # --- resume, log, save ----------------------------------------------------------------------------------------------------
 
     def resume(self, policy: Policy, optim: AdamW, feed: Feed[Any]) -> int:
-        """Puts back the last saved state, cuts the logs to it, and gives the number of steps already done (0 on a fresh start)."""
+        """Puts back the last saved state, cuts the logs to it, and gives the number of steps already done (0 on a fresh start).
+
+        The policy's checkpoint gets the template that it is trained with, which need not be the one that its start brought.
+        """
+        policy.tokenizer.chat_template = self.renderer.template
+        self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
         self._open_logs(state.cursor["log_bytes"] if state else {})
         if state is None:

@@ -175,7 +175,7 @@ class Distill(OnPolicy):
                 chosen[domain] = earlier[told]
             else:
                 raise RecipeError(unknown(where, told, earlier, 'name an earlier stage, or a model folder with a "/"'))
-            check_same_tokens(ctx.start, chosen[domain].folder, where)
+            check_same_tokens(ctx.start, chosen[domain].folder, where, None if told in earlier else ctx.renderer.template)
         return chosen
 
     def _open(self, chosen: Mapping[str, Checkpoint], ctx: "StageContext", dtype: str) -> "Teachers":

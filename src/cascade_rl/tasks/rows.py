@@ -2,7 +2,8 @@
 
     {"messages": [{"role": "user", "content": "2+3?"}, {"role": "assistant", "content": "5", "reasoning_content": "..."}]}
     {"prompt": "2+3?", "completion": "5"}                 or both as lists of messages; only the completion is to be trained
-    either with "tools": [...] (a list of schemas, or its JSON text), "tool_calls" in messages, "tool" messages for results
+    {"instruction": "Add.", "input": "2+3", "output": "5"}   as Alpaca has it; or as Self-Instruct, with "instances": [{"input", "output"}]
+    the first two with "tools": [...] (a list of schemas, or its JSON text), "tool_calls" in messages, "tool" messages for results
 
 Reasoning stands in `reasoning_content` or `thinking`, or inline as <think>...</think> at the start of the content; an empty one
 is none. A row that cannot be read is an error with its place, never skipped.
@@ -227,6 +228,8 @@ def _parts(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], tup
         if isinstance(prompt, str):
             return (Message("user", prompt),), (_message({"role": "assistant", "content": completion}, f'{where}: "completion"'),)
         return _messages(prompt, f'{where}: "prompt"'), _messages(completion, f'{where}: "completion"')
+    if isinstance(row.get("instruction"), str):
+        return _instruction(row, where)
     hints = {
         "conversations": 'rename "conversations" to "messages", with "role" and "content" in each',
         "chosen": "this is a preference row; SFT needs one answer",
@@ -235,6 +238,17 @@ def _parts(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], tup
     hint = next((text for key, text in hints.items() if key in row), "see the layouts of SFT data")
     keys = ", ".join(map(str, row)) or "none"
     raise DataError(f'{where}: expected the field "messages", or "prompt" and "completion"; it has {keys}; {hint}')
+
+
+def _instruction(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """An instruction with what it is about, if anything, below it; of several instances the first."""
+    instances = row.get("instances", [row])
+    told = instances[0] if isinstance(instances, list) and instances and isinstance(instances[0], Mapping) else {}
+    about, answer = told.get("input") or "", told.get("output")
+    if not isinstance(about, str) or not isinstance(answer, str):
+        raise DataError(f'{where}: a row with "instruction" needs "input" and "output" as texts, or "instances" that hold them')
+    asked = "\n\n".join(filter(None, (row["instruction"].strip(), about.strip())))
+    return (Message("user", asked),), (_message({"role": "assistant", "content": answer}, f'{where}: "output"'),)
 
 
 def _unpacked(value: Any, where: str) -> Any:
