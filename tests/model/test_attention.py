@@ -5,7 +5,8 @@ import torch
 
 from cascade_rl.algo.batch import Segment
 from cascade_rl.model import attention
-from cascade_rl.model.attention import Shape, attend, plan_attention
+from cascade_rl.model.attention import Shape, attend
+from cascade_rl.model.pieces import MAX_PADDING, plan_attention
 
 
 def alone(*lengths: int) -> tuple[Segment, ...]:
@@ -102,7 +103,7 @@ def test_pieces_cover_every_sample_once_and_pad_little():
     assert [n for piece in pieces for n in piece.lengths] == lengths
     assert [piece.start for piece in pieces] == [0, 400, 400 + 357, 400 + 357 + 94]
     padded = sum(piece.row_BL.numel() for piece in pieces)
-    assert padded <= sum(lengths) / (1 - attention.MAX_PADDING)
+    assert padded <= sum(lengths) / (1 - MAX_PADDING)
 
 
 def test_answers_share_a_piece_only_with_answers_to_the_same_prompt():

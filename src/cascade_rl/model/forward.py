@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cascade_rl.algo.batch import Batch
-from cascade_rl.model.attention import Plan, Shape, attend, plan_attention
+from cascade_rl.model.attention import Shape, attend
+from cascade_rl.model.pieces import Plan, plan_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,6 +16,7 @@ from cascade_rl.model.forward import Forward
 from cascade_rl.model.head import Head, target_logps
 from cascade_rl.model.memory import keep_freed_memory
 from cascade_rl.model.norms import use_fast_norms
+from cascade_rl.model.pieces import plan_attention
 from cascade_rl.model.sources import load_model, load_tokenizer, quiet
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Policy:
         """Hidden states after the last norm, [T, D]."""
         body = self.model.base_model
         if self.packs:
-            plan = attention.plan_attention(batch.segments, self.device)
+            plan = plan_attention(batch.segments, self.device)
             row = {"input_ids": batch.token_ids_T[None], "position_ids": batch.position_ids_T[None]}
             return body(**row, use_cache=False, plan=plan).last_hidden_state[0]
         assert all(segment.parent < 0 for segment in batch.segments), "a model that does not pack takes whole samples"
