@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A process a core, each with one thread: operators of small models gain little from a second one.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: demo test check install clean
 
@@ -10,13 +12,13 @@ demo: $(READY)
 	$(BIN)/cascade run recipes/nano.toml --run runs/nano
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 install: $(READY)
 

@@ -98,6 +98,62 @@ FORMULAS = (
         _factors,
     ),
     Formula(
+        "power",
+        ("A current of {a} A flows at {b} V. What is the power in W?", "Power in W for {a} A at {b} V?"),
+        "P=U*I={a}*{b}={r}",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "charge",
+        ("A current of {a} A flows for {b} s. What is the charge in C?", "Charge in C of {a} A in {b} s?"),
+        "Q=I*t={a}*{b}={r}",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "work",
+        ("A force of {a} N pulls for {b} m. What is the work in J?", "Work in J of {a} N over {b} m?"),
+        "W=F*s={a}*{b}={r}",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "momentum",
+        ("A ball of {a} kg flies at {b} m/s. What is its momentum in Ns?", "Momentum in Ns of {a} kg at {b} m/s?"),
+        "p=m*v={a}*{b}={r}",
+        lambda a, b: a * b,
+        _factors,
+    ),
+    Formula(
+        "pressure",
+        ("A force of {a} N is on {b} m2. What is the pressure in Pa?", "Pressure in Pa of {a} N on {b} m2?"),
+        "p=F/A={a}/{b}={r}",
+        lambda a, b: a // b,
+        _divisible,
+    ),
+    Formula(
+        "frequency",
+        ("A bell swings {a} times in {b} s. What is its frequency in Hz?", "Frequency in Hz of {a} swings in {b} s?"),
+        "f=n/t={a}/{b}={r}",
+        lambda a, b: a // b,
+        _divisible,
+    ),
+    Formula(
+        "charge number",
+        ("An ion has {a} protons and {b} electrons. What is its charge?", "Charge of {a} protons with {b} electrons?"),
+        "q=Z-e={a}-{b}={r}",
+        lambda a, b: a - b,
+        _bigger_first,
+    ),
+    Formula(
+        "mass number",
+        ("An atom has {a} protons and {b} neutrons. What is its mass number?", "Mass number of {a} protons, {b} neutrons?"),
+        "A=Z+N={a}+{b}={r}",
+        lambda a, b: a + b,
+        _factors,
+    ),
+    Formula(
         "series",
         ("Two parts of {a} ohm and {b} ohm are in series. What is the sum in ohm?", "Total ohm of {a} and {b} in series?"),
         "R={a}+{b}={r}",
@@ -142,7 +198,7 @@ class ChoiceTask(DrawnTask):
     max_number: largest factor. num_options: how many answers to choose from (2 to 4).
     """
 
-    max_number: int = 5
+    max_number: int = 6
     num_options: int = 3
 
     name: str = "nano.choice"
