@@ -124,10 +124,11 @@ class DocumentTask(DrawnTask):
 
     def _ask_of(self, split: Split, kind: str, rng: random.Random, num_others: int, taken: Set[str]) -> Asked:
         """A question of the split; after many tries one of another, which is then left out."""
+        asked = self.ask(kind, rng, num_others, taken)
         for _ in range(_TRIES):
-            asked = self.ask(kind, rng, num_others, taken)
             if split_of(_key(asked)) == split:
                 break
+            asked = self.ask(kind, rng, num_others, taken)
         return asked
 
     def _document(
