@@ -102,14 +102,13 @@ def test_gold_scores_and_what_the_facts_say_is_the_answer(cls: type[DocumentTask
             assert grade(task, prompt, "") == 0.0
             assert grade(task, prompt, "I do not know.") == 0.0
             thought = gold.thinking or ""
-            told = re.findall(r"\d+", thought)
             answers = prompt.reference["answers"]
             if cls is LongTask and kind == "sum":
                 assert int(answers[0]) == sum(map(int, re.findall(r"gets (\d+)", thought)))
             if cls is LongTask and kind == "count":
                 assert int(answers[0]) == thought.count("gets")
             if cls is LongTask and kind in ("needle", "needles"):
-                assert told == answers
+                assert re.findall(r"is (\w+)\.", thought) == answers
             for sentence in re.findall(r"[A-Z][^.]*\.", thought)[: 2 if kind == "hop" else 1]:
                 assert sentence in text_of(prompt)
 

@@ -9,7 +9,7 @@ from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
-from cascade_rl.tasks.nano.words import CITIES, COLORS, NAMES
+from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, EVENTS, FOODS, NAMES, THINGS
 
 _WEATHER = ("The sun is out", "It rains a bit", "The wind is cold", "The sky is dark", "Snow falls")
 _WHEN = ("in the morning", "at noon", "at night", "all day", "this week")
@@ -18,7 +18,10 @@ _DOES = ("walks home", "looks at the sea", "sits by the door", "sings a song", "
 TOKENS_PER_FILLER = 9  # what a filler sentence takes in the nano vocabulary, about; lengths are aims, not promises
 
 _MAX_WORDS = 16
-_MIDDLES = (("town", CITIES), ("color", COLORS))  # what the two facts of a hop have in common
+# Codes are words: one token, two places behind the name. With numbers (a blank and two digits) the model found a code in the text, but
+# half the time another's: 46% right where words are 90%, after the same 200 updates.
+_CODES = (*THINGS, *FOODS, *COLORS, *EVENTS)
+_MIDDLES = (("town", CITIES), ("day", DAYS))  # what the two facts of a hop have in common
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class NeedleTask(DrawnTask):
 def codes(rng: random.Random, num: int, num_others: int, names: Sequence[str] = NAMES) -> tuple[list[str], str, list[str]]:
     """Facts, of which the first `num` answer; the question; the answers."""
     people = rng.sample(names, num + num_others)
-    told = [str(code) for code in rng.sample(range(10, 100), len(people))]
+    told = rng.sample(_CODES, len(people))
     facts = [f"The code of {person} is {code}." for person, code in zip(people, told, strict=True)]
     asked = " and ".join(people[:num])
     return facts, f"What is the code of {asked}?", told[:num]
@@ -86,20 +89,20 @@ def hop(
     """
     word, middles = rng.choice([told for told in _MIDDLES if len(set(told[1]) - taken) >= num])
     people, middle = rng.sample(names, num), rng.sample([value for value in middles if value not in taken], num)
-    told = [str(code) for code in rng.sample(range(10, 100), num)]
+    told = rng.sample(_CODES, num)
     first = [f"The {word} of {person} is {value}." for person, value in zip(people, middle, strict=True)]
     second = [f"The code of {value} is {code}." for value, code in zip(middle, told, strict=True)]
     return first + second, f"What is the code of the {word} of {people[0]}?", told[:1], f"{first[0]} {second[0]}"
 
 
 def judge_values(answer: str, right: list[str]) -> Reward:
-    """Full marks for a short answer that says these numbers, and no other."""
+    """Full marks for a short answer that says these codes, and no other code or number."""
     said = re.findall(r"\w+", answer.casefold())
     if len(said) > _MAX_WORDS:
         return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
     if missing := [value for value in right if value.casefold() not in said]:
         return verdict(False, f"does not say {' and '.join(missing)}")
-    wrong = [word for word in said if word.isdecimal() and word not in right]
+    wrong = [word for word in said if word not in right and (word.isdecimal() or word in _CODES)]
     return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
 
 
