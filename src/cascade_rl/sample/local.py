@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from cascade_rl.errors import ModelError, NonFiniteError, unknown
+from cascade_rl.model.families import why_not
 from cascade_rl.model.policy import choose_dtype
 from cascade_rl.model.sources import load_model, load_tokenizer
 from cascade_rl.records import SamplingParams, Turn
 from cascade_rl.sample.answers import Answer
 from cascade_rl.sample.batching import Batching
-from cascade_rl.sample.decoder import Decoder, check_weights, why_not
+from cascade_rl.sample.decoder import Decoder, check_weights
 from cascade_rl.sample.generic import sample_generic, score_generic
 from cascade_rl.sample.lanes import deal, num_lanes, run_lanes
 

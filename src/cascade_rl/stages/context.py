@@ -93,7 +93,6 @@ class StageContext:
         The policy's checkpoint gets the template that it is trained with, which need not be the one that its start brought.
         """
         policy.tokenizer.chat_template = self.renderer.template
-        self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
         self._open_logs(state.cursor["log_bytes"] if state else {})
         if state is None:
