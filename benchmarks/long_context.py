@@ -7,7 +7,8 @@ Sampling: one prompt, 8 answers of 32 tokens that share it; prefill is the time 
 Training: one GRPO update on such a group in micro-batches of 8,192 tokens, activations recomputed in the backward pass with
 --checkpointing; its tokens are those computed, the prompt once. A prompt that the model's context has no room for is refused, and the
 refusal printed. The nano model's weights are random, which does not matter: answers never stop early. Each figure is of a process of
-its own. Memory is the largest resident size since the model was loaded and warm; "beyond" is how far that is above the size then.
+its own; those with "cpu" count processor seconds, which on one thread depend less on what else the machine does. Memory is the largest
+resident size since the model was loaded and warm; "beyond" is how far that is above the size then.
 """
 
 import argparse
@@ -50,14 +51,15 @@ def sampling(folder: str, dtype: str, length: int) -> dict[str, float]:
     sampler = LocalSampler(folder, dtype=dtype)
     sampler.sample([context(WARM_TOKENS, sampler.config.vocab_size)], 2, SamplingParams(max_new_tokens=4), [0])
     ids, loaded = context(length, sampler.config.vocab_size), forget_peak()
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     sampler.sample([ids], 1, SamplingParams(max_new_tokens=1), [0])
-    prefill_s = time.perf_counter() - begin
+    prefill_s, prefill_cpu_s = time.perf_counter() - begin, time.process_time() - cpu_begin
     begin = time.perf_counter()
     sampler.sample([ids], NUM_ANSWERS, SamplingParams(max_new_tokens=NUM_NEW), [0])
     decode_s = max(1e-9, time.perf_counter() - begin - prefill_s)
     return {
-        "prefill_tok_s": length / prefill_s, "decode_tok_s": NUM_ANSWERS * (NUM_NEW - 1) / decode_s,
+        "prefill_tok_s": length / prefill_s, "prefill_cpu_tok_s": length / prefill_cpu_s,
+        "decode_tok_s": NUM_ANSWERS * (NUM_NEW - 1) / decode_s,
         "peak_mb": status_mb("VmHWM"), "beyond_mb": status_mb("VmHWM") - loaded,
     }  # fmt: skip
 
@@ -84,19 +86,19 @@ def training(folder: str, dtype: str, length: int, checkpointing: bool) -> dict[
             samples.append(Sample(ids, place, logp_sampler=told, advantage=told * (-1) ** number))
         return samples
 
-    def step(prompt: list[int]) -> tuple[int, float]:
-        begin = time.perf_counter()
+    def step(prompt: list[int]) -> tuple[int, float, float]:
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         stats = update(
             policy, optim, group(prompt), PolicyLoss(importance="truncate"), lr=1e-9,
             max_tokens_per_microbatch=MICROBATCH_TOKENS,
         )  # fmt: skip
-        return stats.num_computed, time.perf_counter() - begin
+        return stats.num_computed, time.perf_counter() - begin, time.process_time() - cpu_begin
 
     step(context(WARM_TOKENS, policy.model.config.vocab_size))
     loaded = forget_peak()
-    computed, seconds = step(context(length, policy.model.config.vocab_size))
+    computed, seconds, cpu_s = step(context(length, policy.model.config.vocab_size))
     return {
-        "tok_s": computed / seconds, "seconds": seconds,
+        "tok_s": computed / seconds, "cpu_tok_s": computed / cpu_s, "seconds": seconds,
         "peak_mb": status_mb("VmHWM"), "beyond_mb": status_mb("VmHWM") - loaded,
     }  # fmt: skip
 

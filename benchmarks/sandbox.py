@@ -5,7 +5,7 @@
     python benchmarks/sandbox.py --leak 20000             # memory and descriptors over many runs
 
 The plain way is `python -I -S -c PROGRAM`, no isolation at all. Both ways run the same program, as many at once as there are cores to
-use, in turns of a few hundred runs, so that what else the machine does hits both; the ratio is the median over turns.
+use, in short turns, so that what else the machine does hits both; the ratio is the median over turns.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from cascade_rl.tasks.code import call_tests, code_block
 from cascade_rl.tasks.mbpp import MBPP
 
 PROGRAM, STDIN = "print(int(input()) + 1)", b"3\n"
-ROUNDS, RUNS_PER_ROUND, NUM_VERIFICATIONS = 5, 200, 2048
+ROUNDS, RUNS_PER_ROUND, NUM_VERIFICATIONS = 20, 50, 2048
 
 
 def rates(pool: SandboxPool) -> None:
@@ -198,11 +198,12 @@ def leak(pool: SandboxPool, num: int) -> None:
 
     with ThreadPoolExecutor(pool.size) as threads:
         begin = time.perf_counter()
-        for done in range(0, num + 1, max(1, num // 4)):
-            list(threads.map(lambda _: pool.submit(job, limits).result(), range(max(1, num // 4) if done else 200)))
-            time.sleep(0.5)
-            mine, rss, inside = held()
-            print(f"after {done + 200:6,} runs: {mine} descriptors, {rss:,} kB here, {inside:,} kB in the sandboxes")
+        for done in range(200, num + 1, 200):  # so many at a time, since the results of all would be memory too
+            list(threads.map(lambda _: pool.submit(job, limits).result(), range(200)))
+            if done == 200 or done % max(200, num // 4 // 200 * 200) == 0:
+                time.sleep(0.5)
+                mine, rss, inside = held()
+                print(f"after {done:6,} runs: {mine} descriptors, {rss:,} kB here, {inside:,} kB in the sandboxes", flush=True)
     print(f"{num:,} runs in {time.perf_counter() - begin:.0f} s")
 
 

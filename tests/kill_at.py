@@ -143,7 +143,7 @@ def main() -> None:
         if kind == wanted and seen[kind] == int(number):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    replace, write, load, grade_all = os.replace, Log.write, LocalSampler.load, collect.grade_all
+    replace, write, load = os.replace, Log.write, LocalSampler.load
 
     def counted_replace(source, target):
         reach("replace")
@@ -158,12 +158,13 @@ def main() -> None:
         reach("sync")
         load(self, weights, version)
 
-    def counted_grade_all(groups, tasks):
-        reach("grade")
-        return grade_all(groups, tasks)
+    class CountedVerdicts(collect.Verdicts):
+        def finish(self, groups):
+            reach("grade")
+            return super().finish(groups)
 
     os.replace, Log.write = counted_replace, counted_write  # type: ignore[assignment]
-    LocalSampler.load, collect.grade_all = counted_load, counted_grade_all
+    LocalSampler.load, collect.Verdicts = counted_load, CountedVerdicts
     run_recipe(load_recipe(recipe), run, say=lambda text: None)
     print("COUNTS", json.dumps(seen))
 

@@ -236,6 +236,15 @@ def test_a_bad_row_of_a_later_stage_is_found_before_any_work(recipe_file: Path, 
     assert not run.exists()
 
 
+def test_an_evaluation_of_more_prompts_than_there_are_is_told_of(recipe_file: Path) -> None:
+    said: list[str] = []
+    pipeline._check_data(load_recipe(recipe_file, ["eval.dev=100000"]), said.append)
+    (told,) = said
+    assert told == "eval.dev = 100,000 prompts of each task, and sums has 6, letters has 6; all that are there are asked"
+    pipeline._check_data(load_recipe(recipe_file), said.append)
+    assert said == [told]
+
+
 def test_a_teacher_folder_is_checked_before_any_work(recipe_file: Path, tmp_path: Path) -> None:
     def with_teacher(folder: Path) -> Recipe:
         stage = f'[[stage]]\nkind = "distill"\nsteps = 1\nteachers = {{ math = "{folder}" }}\ntasks = [{{ task = "sums" }}]\n'

@@ -65,6 +65,17 @@ def load_state(stage: StageDir) -> State | None:
     return State(step=step, tensors=tensors, cursor=cursor)
 
 
+def save_piece(stage: StageDir, value: Any) -> None:
+    """The next of the pieces that a stage consists of (JSON), beside those before it."""
+    with folder_atomic(stage.state / _folder_name(1 + len(list(stage.state.glob("step-*"))))) as folder:
+        write_json(folder / "piece.json", value)
+
+
+def load_pieces(stage: StageDir) -> list[Any]:
+    """All saved pieces, in order."""
+    return [read_json(folder / "piece.json") for folder in sorted(stage.state.glob("step-*"))]
+
+
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
 

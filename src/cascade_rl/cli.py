@@ -180,7 +180,7 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.plan import make_plan, verdicts
+    from cascade_rl.plan import make_plan, teaches_itself, verdicts
     from cascade_rl.recipe import load_recipe, to_json
     from cascade_rl.shortfall import shortfalls
 
@@ -191,6 +191,8 @@ def _plan(args: argparse.Namespace) -> None:
     for item in plan:
         console.print(f"\n[bold]{item.index}. {item.stage.name}[/bold]  {item.fingerprint}  {item.in_words}")
         console.print(f"   {item.stage.arithmetic()}")
+        if teaches_itself(recipe, item.stage):
+            console.print("   [bold]its student is named as the teacher of every domain: there is nothing to learn from[/bold]")
         for key, value in to_json(item.stage).items():
             console.print(f"   {key} = {value}", markup=False)
     told = to_json(recipe)

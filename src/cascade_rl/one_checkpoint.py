@@ -43,7 +43,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
             raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
     folder = find_checkpoint(place)
     run = RunDir(out or Path("runs") / f"eval-{place.resolve().name}")
-    config = dataclasses.replace(recipe.eval, tasks=tuple(tasks))
+    config = dataclasses.replace(recipe.eval, tasks=tuple(tasks), only={})
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)
     for name in tasks if config.num_prompts(split) else ():

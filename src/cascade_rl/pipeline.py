@@ -14,12 +14,15 @@ from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
 from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
+from cascade_rl.sandbox.process import close_shared_pools
 from cascade_rl.seeds import derive_seed
 from cascade_rl.shortfall import check_files
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
+from cascade_rl.stages.pairs import Pairs
 from cascade_rl.stages.select import Select
 from cascade_rl.tasks.judged import Judged
+from cascade_rl.tasks.preference import Preference, linked, waits
 
 
 def run_recipe(
@@ -39,6 +42,7 @@ def run_recipe(
         raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
     check_files(recipe)
     plan = make_plan(recipe, root, start_from, only)
+    recipe = dataclasses.replace(recipe, tasks=linked(recipe.tasks, _files_of_pairs(plan)))
     _check_data(recipe, say)
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
         if item.outlook != "done":
@@ -85,16 +89,20 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     from cascade_rl.tasks import prompts_of
     from cascade_rl.tasks.rows import conversation, read_placed
 
-    for name in recipe.eval.tasks:
-        splits: tuple[Split, ...] = ("dev", "test")
-        for split in splits:
-            if recipe.eval.num_prompts(split) and not prompts_of(recipe.tasks[name], split):
-                raise RecipeError(f'eval: task "{name}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+    splits: tuple[Split, ...] = ("dev", "test")
+    for split in splits:
+        if not (wanted := recipe.eval.num_prompts(split)):
+            continue
+        found = {name: len(prompts_of(recipe.tasks[name], split)) for name in recipe.eval.tasks if not waits(recipe.tasks[name])}
+        if none := [name for name, num in found.items() if not num]:
+            raise RecipeError(f'eval: task "{none[0]}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
+        if short := [f"{name} has {num:,}" for name, num in found.items() if num < wanted]:
+            say(f"eval.{split} = {wanted:,} prompts of each task, and {', '.join(short)}; all that are there are asked")
     for stage in recipe.stages:
         for name in stage.task_names():
-            if not prompts_of(recipe.tasks[name], "train"):
+            if not waits(recipe.tasks[name]) and not prompts_of(recipe.tasks[name], "train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
-        if isinstance(stage, OnPolicy):
+        if isinstance(stage, OnPolicy) and not any(waits(recipe.tasks[name]) for name in stage.task_names()):
             stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
@@ -102,6 +110,11 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     for name in dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())]):
         for note in getattr(recipe.tasks[name], "notes", tuple)():
             say(f'task "{name}": {note}')
+
+
+def _files_of_pairs(plan: Sequence[Planned]) -> dict[str, Path]:
+    """Stage name -> the pairs that it made, of the stages that are done and will not be run again."""
+    return {item.stage.name: item.dir.pairs for item in plan if isinstance(item.stage, Pairs) and item.outlook == "done"}
 
 
 def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:
@@ -140,6 +153,9 @@ def stop_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]
         return
     try:
         yield lambda: asked
+    except KeyboardInterrupt:
+        close_shared_pools()  # Python waits for threads at its end, and those for programs under way
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -184,8 +200,10 @@ class _Walk:
 
         splits: tuple[Split, ...] = ("dev", "test")
         config = self.recipe.eval
-        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in config.tasks]
-        sampled = [name for stage in self.recipe.stages if isinstance(stage, OnPolicy) for name in stage.task_names()]
+        there = [task for task in config.tasks if not waits(self.recipe.tasks[task])]
+        asked = [self.suite.prompts(task, split) for split in splits if config.num_prompts(split) for task in there]
+        sampling = [stage for stage in self.recipe.stages if isinstance(stage, OnPolicy | Pairs)]
+        sampled = [name for stage in sampling for name in stage.task_names() if not waits(self.recipe.tasks[name])]
         for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
             check_longest(prompts, self.renderer)
 
@@ -200,6 +218,8 @@ class _Walk:
                 # The student of the stage comes last, also where it begins with an older checkpoint.
                 others = [told for name, told in earlier.items() if name != item.start]
                 self._run_stage(item, [*others, earlier[item.start]])
+            if isinstance(item.stage, Pairs):
+                self._link({item.stage.name: item.dir.pairs})
             if isinstance(item.stage, Select):
                 write_atomic(self.run.teachers, item.dir.teachers.read_bytes())
             if item.dir.passed_on:  # its checkpoint is the one before it, which has its row
@@ -208,6 +228,12 @@ class _Walk:
                 earlier[item.stage.name] = Checkpoint(item.stage.name, item.checkpoint_name, item.dir.checkpoint)
                 self.evaluate(item.stage.name, item.checkpoint_name, item.dir.checkpoint, "dev")
                 self._gate(item)
+
+    def _link(self, files: Mapping[str, Path]) -> None:
+        """From here on the tasks that read the pairs of these stages have prompts."""
+        known = {task.stage: task.file for task in self.recipe.tasks.values() if isinstance(task, Preference) and task.file}
+        self.recipe = dataclasses.replace(self.recipe, tasks=linked(self.recipe.tasks, {**known, **files}))
+        self.suite = dataclasses.replace(self.suite, tasks=self.recipe.tasks)
 
     def _gate(self, item: Planned) -> None:
         """Compares the stage's dev row with each task's best earlier checkpoint, on the same prompts."""

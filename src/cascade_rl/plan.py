@@ -18,9 +18,11 @@ from cascade_rl.run import RunDir, StageDir
 from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
+from cascade_rl.stages.pairs import Pairs
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks.judged import Judged
+from cascade_rl.tasks.preference import Preference
 
 Outlook = Literal["done", "resume", "run"]
 
@@ -48,10 +50,17 @@ class Planned:
     def in_words(self) -> str:
         """The outlook for people; a stage that was done and has to be made again says why."""
         words = {"done": "done, will be skipped", "resume": "will go on from its saved state", "run": "will run"}
-        gone = "" if self.dir.whole or not self.dir.done else "checkpoint"
-        if isinstance(self.stage, Select) and self.dir.whole and not self.dir.teachers.is_file():
-            gone = "choice of teachers"
+        gone = absent(self.stage, self.dir) if self.dir.done else ""
         return words[self.outlook] + (f" again: it was done, and its {gone} was deleted since" if gone else "")
+
+
+def absent(stage: Any, place: StageDir) -> str:
+    """What of a stage's results is not there, in words; "" when it is done and whole."""
+    if not place.whole:
+        return "checkpoint"
+    if isinstance(stage, Select) and not place.teachers.is_file():
+        return "choice of teachers"
+    return "file of pairs" if isinstance(stage, Pairs) and not place.pairs.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,10 @@ def budget(stage: Any) -> Budget:
         prompts = stage.steps * stage.prompts_per_step
         rollouts = prompts * stage.group_size
         return Budget(stage.steps, prompts, rollouts, rollouts * stage.max_new_tokens)
+    if isinstance(stage, Pairs):
+        prompts = len(stage.tasks) * sum(stage.num_prompts().values())
+        rollouts = prompts * stage.samples * max(1, len(stage.answers_of))
+        return Budget(0, prompts, rollouts, rollouts * stage.max_new_tokens)
     if isinstance(stage, SFT):
         return Budget(stage.steps, tokens=stage.steps * stage.batch_size * stage.pack_tokens)
     return Budget()
@@ -81,13 +94,19 @@ def budget(stage: Any) -> Budget:
 
 def verdicts(recipe: Recipe, stage: Any) -> tuple[int, int]:
     """How many verdicts of judges a stage asks for at most, and the tokens of these: `(460_800, 471_859_200)`."""
-    if not isinstance(stage, OnPolicy):
-        return 0, 0
+    groups: Mapping[str, tuple[float, int]] = {}  # task -> its groups, and the answers of one
+    if isinstance(stage, Pairs):
+        num_groups = sum(stage.num_prompts().values()) * max(1, len(stage.answers_of))
+        groups = dict.fromkeys(stage.tasks, (num_groups, stage.samples))
+    elif isinstance(stage, OnPolicy):
+        whole = sum(share.weight for share in stage.tasks)
+        groups = {
+            share.task: (stage.steps * stage.prompts_per_step * share.weight / whole, stage.group_size) for share in stage.tasks
+        }
     num = tokens = 0
-    for share in stage.tasks:
-        if isinstance(task := recipe.tasks[share.task], Judged):
-            groups = stage.steps * stage.prompts_per_step * share.weight / sum(each.weight for each in stage.tasks)
-            asked = round(groups * task.num_questions(stage.group_size))
+    for name, (num_groups, size) in groups.items():
+        if isinstance(task := recipe.tasks[name], Judged):
+            asked = round(num_groups * task.num_questions(size))
             num += asked * len(task.judges())
             tokens += sum(asked * judge.max_new_tokens for judge in task.judges().values())
     return num, tokens
@@ -129,17 +148,21 @@ def fingerprints(recipe: Recipe) -> dict[str, str]:
 
 
 def used_stages(recipe: Recipe, index: int) -> list[str]:
-    """Earlier stages whose results a stage uses besides the checkpoint that it starts from: as judges, as teachers, or to choose from."""
+    """Earlier stages whose results a stage uses besides the checkpoint that it starts from: as judges, as teachers, to choose from, for
+    their pairs, or to answer."""
     stage, earlier = recipe.stages[index], [before.name for before in recipe.stages[:index]]
     if isinstance(stage, Select):
         return earlier
     tasks = [recipe.tasks[name] for name in stage.task_names()]
-    judges = [config.model for task in tasks if isinstance(task, Judged) for config in task.judges().values() if is_stage(config)]
+    used = [config.model for task in tasks if isinstance(task, Judged) for config in task.judges().values() if is_stage(config)]
+    used += [task.stage for task in tasks if isinstance(task, Preference) and task.stage]
+    if isinstance(stage, Pairs):
+        return [*used, *stage.answers_of]
     if not isinstance(stage, Distill):
-        return judges
+        return used
     selects = [before.name for before in recipe.stages[:index] if isinstance(before, Select)]
     chosen = selects[-1:] if any(task.domain not in stage.teachers for task in tasks) else []
-    return [*judges, *chosen, *(name for name in stage.teachers.values() if name in earlier)]
+    return [*used, *chosen, *(name for name in stage.teachers.values() if name in earlier)]
 
 
 def stage_fingerprint(recipe: Recipe, stage: Any, parent: str, used: Mapping[str, str]) -> str:
@@ -159,7 +182,7 @@ def stage_fingerprint(recipe: Recipe, stage: Any, parent: str, used: Mapping[str
     if used:
         told["used"] = dict(used)
     if isinstance(stage, Select):
-        told["matrix"] = _dev_settings(recipe)
+        told["matrix"] = _dev_settings(recipe, stage.name)
     return digest(told)
 
 
@@ -184,11 +207,17 @@ def _judge_files(task: Judged, stage: str) -> dict[str, str]:
     return told
 
 
-def _dev_settings(recipe: Recipe) -> dict[str, Any]:
-    """What the dev rows of given checkpoints depend on: a choice of teachers is a function of these."""
-    unread = ("test", "rollouts_kept", "on_regression")
+def _dev_settings(recipe: Recipe, before: str) -> dict[str, Any]:
+    """What the dev rows of the checkpoints before a stage depend on: a choice of teachers is a function of these."""
+    unread = ("test", "rollouts_kept", "on_regression", "only")
     settings = {key: value for key, value in to_json(recipe.eval).items() if key not in unread}
-    return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in recipe.eval.tasks}}
+    names = [stage.name for stage in recipe.stages]
+    earlier = ["start", *names[: names.index(before)]]
+    asked = {name for stage in earlier for name in recipe.eval.tasks_of(stage)}
+    settings["tasks"] = [name for name in recipe.eval.tasks if name in asked]
+    if only := {name: told for name, stages in recipe.eval.only.items() if (told := [one for one in stages if one in earlier])}:
+        settings["only"] = only
+    return {"eval": settings, "tasks": {name: to_json(recipe.tasks[name]) for name in settings["tasks"]}}
 
 
 def _model_digest(folder: Path, stage: str, what: str) -> str:
@@ -225,8 +254,7 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
         again = again or stage.name == start_from
         outlook: Outlook = "run"
         if not again:
-            whole = place.whole and (place.teachers.is_file() or not isinstance(stage, Select))
-            outlook = "done" if whole else "resume" if any(place.state.glob("step-*")) else "run"
+            outlook = "done" if not absent(stage, place) else "resume" if any(place.state.glob("step-*")) else "run"
         planned.append(Planned(index, stage, known[stage.name], begins, known[begins], place, outlook))
     if only is not None:
         chosen = names.index(only)
@@ -236,6 +264,18 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
             raise RecipeError(f"--only {only}: earlier stages are not done: {', '.join(missing)}; run them first")
         planned = planned[: chosen + 1]
     return planned
+
+
+def teaches_itself(recipe: Recipe, stage: Any) -> bool:
+    """Whether a stage is a distillation whose student is named as the teacher of every domain: its gradient is zero."""
+    if not isinstance(stage, Distill):
+        return False
+    begins = dict(zip((stage.name for stage in recipe.stages), starts(recipe.stages), strict=True))
+    selects = {stage.name for stage in recipe.stages if isinstance(stage, Select)}
+    student = [begins[stage.name]]
+    while student[-1] in selects:  # a choice of teachers hands its start on
+        student.append(begins[student[-1]])
+    return {stage.teachers.get(recipe.tasks[name].domain) for name in stage.task_names()} <= set(student)
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The doors between rooms: what a sampler, scorer, task or stage must offer, and nothing more."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cascade_rl.records import ExecResult, Group, Message, Prompt, Reply, Reward, Rollout, SamplingParams, Split, ToolCall, Turn
@@ -17,6 +17,20 @@ class Sampler(Protocol):
     ) -> list[list[Turn]]:
         """n turns for each context, in input order; answer k of context i depends only on (contexts[i], seeds[i], k, params) and
         the weights, whatever the order of the batch. `params`: one for all, or one per context."""
+        ...
+
+
+@runtime_checkable
+class EagerSampler(Sampler, Protocol):
+    """A sampler that hands back each answer when it has ended, while others go on.
+
+    Where a sampler has `finished`, rollouts ask it instead of `sample`: what has ended may be graded meanwhile.
+    """
+
+    def finished(
+        self, contexts: Sequence[Sequence[int]], n: int, params: SamplingParams | Sequence[SamplingParams], seeds: Sequence[int]
+    ) -> Iterator[tuple[int, int, Turn]]:
+        """(number of the context, number of the answer to it, turn) for all that `sample` would give, in the order in which they end."""
         ...
 
 
@@ -72,7 +86,9 @@ class Task(Protocol):
 
     async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
         """The verdict; `tools` is what `open_tools` gave, in its final state. A task's `grade_timeout_s`, where it has one, is how
-        long a verdict may take (else 300 s)."""
+        long a verdict may take (else 300 s). A task with `grades_elsewhere = True` (else False) says that its verdicts wait for
+        other processes or machines, so that they are asked for while others are still being sampled; they must not depend on the
+        order in which they are."""
         ...
 
     def open_tools(self, prompt: Prompt) -> Tools | None:
@@ -89,12 +105,13 @@ class Task(Protocol):
 class GroupTask(Task, Protocol):
     """A task whose verdicts need the others of a group, or are given for a whole step at once: a judge compares answers.
 
-    Where a task has `grade_groups`, it is asked instead of `grade`.
+    Where a task has `grade_groups`, it is asked instead of `grade`: once for all groups of a step; with `grades_elsewhere`, call by
+    call for those that are whole by then.
     """
 
     @property
     def group_timeout_s(self) -> float:
-        """How long `grade_groups` may take; after that every rollout that it was given is unscored."""
+        """How long a call of `grade_groups` may take; after that every rollout that it was given is unscored."""
         ...
 
     async def grade_groups(self, groups: Sequence[Group]) -> Sequence[Sequence[Reward]]:

@@ -17,18 +17,19 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from cascade_rl.errors import CascadeError, RecipeError, unknown
-from cascade_rl.eval.suite import EvalConfig
+from cascade_rl.eval.suite import EvalConfig, check_only
 from cascade_rl.model.render import RenderConfig
 from cascade_rl.protocols import Task
 from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
+from cascade_rl.stages.pairs import Pairs, check_measured, check_pairs
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks import in_words, kind_of, load_task_class
 from cascade_rl.tasks.judged import Judged
 
-STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill}
+STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill, "pairs": Pairs}
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,12 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
         if name not in (stage.name for stage in recipe.stages):
             raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
     _check_judged(recipe)
+    check_only(recipe.eval, recipe.stages)
+    check_measured(recipe.eval, recipe.stages, recipe.tasks)
     for index, stage in enumerate(recipe.stages):
         _check_start(recipe, index)
         _check_judges(recipe, index)
+        check_pairs(stage, recipe.stages[:index], recipe.tasks)
         if isinstance(stage, Select):
             _check_select(recipe, index)
         if isinstance(stage, Distill):

@@ -125,6 +125,11 @@ class StageDir:
         return self.root / "teachers.json"
 
     @property
+    def pairs(self) -> Path:
+        """What a `pairs` stage made: preference pairs, one JSON line each."""
+        return self.root / "pairs.jsonl"
+
+    @property
     def passed_on(self) -> bool:
         """Whether the stage, done, trained nothing: its checkpoint is the one that it started from."""
         return bool(read_json(self.lineage).get("passed_on"))

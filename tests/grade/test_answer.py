@@ -173,6 +173,22 @@ def test_megabytes_of_hostile_text_are_quick(unit: str) -> None:
     assert time.perf_counter() - started < 5
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'answer text: \\pi__import__("os").system("touch FILE")',
+        '\\boxed{__import__("os").system("touch FILE")}',
+        '\\boxed{\\pi + open("FILE", "w").write("x")}',
+        "\\boxed{\\immediate\\write18{touch FILE}}",
+    ],
+)
+def test_an_answer_that_is_code_is_never_run(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ran"
+    assert grade_answer(text.replace("FILE", str(file)), r"\pi").value != 1
+    assert grade_answer(text.replace("FILE", str(file)), "0").value != 1
+    assert not file.exists()
+
+
 def test_a_comparison_without_end_is_unscored_and_the_next_one_is_scored() -> None:
     endless = r"\boxed{\frac{\left(x^{999999}+1\right)^{999999}}{y^{99999}-\left(1+y\right)^{99999}}+\binom{999999}{499999}}"
     started = time.perf_counter()

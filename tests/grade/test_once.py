@@ -48,11 +48,13 @@ def test_one_who_gives_up_or_a_failure_leaves_nothing_behind() -> None:
     once, work = Once[int](lambda answer: True), Work(5)
 
     async def give_up() -> int:
+        patient = asyncio.ensure_future(once.ask("a", work))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(once.ask("a", work), 0.001)
-        return await once.ask("a", work)  # it went on
+        return await patient  # it went on
 
     assert asyncio.run(give_up()) == 5
+    assert work.num == 1
 
     async def fails() -> int:
         raise OSError("no")
@@ -61,6 +63,34 @@ def test_one_who_gives_up_or_a_failure_leaves_nothing_behind() -> None:
         with pytest.raises(OSError, match="no"):
             asyncio.run(once.ask("b", fails))
     assert asyncio.run(once.ask("b", Work(3))) == 3
+
+
+def test_the_last_one_who_gives_up_ends_the_work() -> None:
+    once, told = Once[int](lambda answer: True), []
+
+    async def endless() -> int:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            told.append("ending")
+            await asyncio.sleep(0.01)
+            told.append("ended")
+        return 1
+
+    async def all_give_up() -> int:
+        asked = [asyncio.ensure_future(once.ask("a", endless)) for _ in range(3)]
+        await asyncio.sleep(0.005)
+        asked[0].cancel()
+        await asyncio.sleep(0.005)
+        assert told == []
+        asked[1].cancel()
+        asked[2].cancel()
+        await asyncio.sleep(0.005)
+        assert told == ["ending"]
+        return await once.ask("a", Work(6))  # who comes now does not get what is ending
+
+    assert asyncio.run(all_give_up()) == 6
+    assert told == ["ending", "ended"]
 
 
 def test_what_is_known_is_bounded() -> None:

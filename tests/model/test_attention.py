@@ -5,7 +5,8 @@ import torch
 
 from cascade_rl.algo.batch import Segment
 from cascade_rl.model import attention
-from cascade_rl.model.attention import Shape, attend, plan_attention
+from cascade_rl.model.attention import Shape, attend
+from cascade_rl.model.pieces import MAX_PADDING, plan_attention
 
 
 def alone(*lengths: int) -> tuple[Segment, ...]:
@@ -60,6 +61,7 @@ SHARED = (
 def test_equals_the_definition(segments, window, softcap, score_bytes, monkeypatch):
     # Few scores at once: the same lengths then go through in many blocks, as very long samples do.
     monkeypatch.setattr(attention, "MAX_SCORE_BYTES", score_bytes)
+    monkeypatch.setattr(attention, "MIN_QUERIES", 3)
     tensors, shape = inputs(sum(segment.length for segment in segments)), Shape(0.3, window, softcap)
     out = attend(*tensors, plan_attention(segments), shape)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -101,7 +103,7 @@ def test_pieces_cover_every_sample_once_and_pad_little():
     assert [n for piece in pieces for n in piece.lengths] == lengths
     assert [piece.start for piece in pieces] == [0, 400, 400 + 357, 400 + 357 + 94]
     padded = sum(piece.row_BL.numel() for piece in pieces)
-    assert padded <= sum(lengths) / (1 - attention.MAX_PADDING)
+    assert padded <= sum(lengths) / (1 - MAX_PADDING)
 
 
 def test_answers_share_a_piece_only_with_answers_to_the_same_prompt():
@@ -121,3 +123,32 @@ def test_a_long_prompt_keeps_its_answers_in_small_pieces():
 def test_gradients_by_finite_differences(segments):
     plan = plan_attention(segments)
     assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, plan, Shape(0.5, 3, 1.5)), inputs(7, heads=2, kv=1, size=3))
+
+
+@pytest.mark.parametrize("score_bytes", [attention.MAX_SCORE_BYTES, 4800])
+@pytest.mark.parametrize("window,softcap", [(None, None), (5, None), (None, 2.0)])
+@pytest.mark.parametrize("segments", [alone(23, 23, 22, 20, 9, 9, 1), alone(40), *SHARED])
+def test_outputs_that_nobody_asks_for_are_left_out(segments, window, softcap, score_bytes, monkeypatch):
+    """Where only some places are read, their outputs and all gradients are those of the whole."""
+    monkeypatch.setattr(attention, "MAX_SCORE_BYTES", score_bytes)
+    monkeypatch.setattr(attention, "MIN_QUERIES", 3)
+    num_tokens = sum(segment.length for segment in segments)
+    tensors, shape, plan = inputs(num_tokens), Shape(0.3, window, softcap), plan_attention(segments)
+    ends = torch.tensor([segment.length for segment in segments]).cumsum(0)
+    for place_U in (ends[-1:] - 1, ends - 1, torch.arange(num_tokens // 2, num_tokens)):
+        weight = torch.zeros(num_tokens, 1, 1, dtype=torch.float64)
+        weight[place_U] = torch.randn(len(place_U), 1, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        whole, part = attend(*tensors, plan, shape), attend(*tensors, plan.asked(place_U), shape)
+        assert torch.allclose(part[place_U], whole[place_U], rtol=0, atol=1e-12)
+        told_grads = torch.autograd.grad((whole * weight).sum(), tensors)
+        for grad, told_grad in zip(torch.autograd.grad((part * weight).sum(), tensors), told_grads, strict=True):
+            assert torch.allclose(grad, told_grad, rtol=0, atol=1e-12)
+
+
+def test_the_first_place_that_is_asked_is_that_of_any_segment_of_the_piece():
+    plan = plan_attention((Segment(10), Segment(10), Segment(4, 0), Segment(4, 0), Segment(4, 1)))
+    assert [piece.lengths for piece in plan.pieces] == [(10, 10), (4, 4), (4,)]
+    asked = plan.asked(torch.tensor([7, 18, 26, 27]))
+    assert [piece.first for piece in asked.pieces] == [7, 2, 4]
+    assert [piece.is_idle for piece in asked.pieces] == [False, False, True]
+    assert [piece.first for piece in plan.asked(torch.arange(32)).pieces] == [0, 0, 0]

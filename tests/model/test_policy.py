@@ -86,8 +86,14 @@ def test_only_recurrent_models_go_one_sample_at_a_time(folder):
         assert policy.path == "packed"
 
 
+def test_plain_families_train_through_a_forward_of_our_own(folder):
+    own = Policy(folder)._forward is not None
+    assert own == (folder.name.startswith(("llama", "qwen3")) and "moe" not in folder.name)
+
+
 def test_long_samples_in_many_blocks_equal_separate_forwards(folder, monkeypatch):
     monkeypatch.setattr(attention, "MAX_SCORE_BYTES", 1024)
+    monkeypatch.setattr(attention, "MIN_QUERIES", 3)
     plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     policy = Policy(folder)
     for told in (samples(lengths=(90, 41)), groups()):

@@ -58,6 +58,15 @@ def test_the_same_answers_as_one_batch(tmp_path, monkeypatch) -> None:
         assert mine.logps == pytest.approx(theirs.logps, abs=1e-5)
 
 
+@pytest.mark.usefixtures("two_threads")
+def test_lanes_hand_back_each_answer_once(tmp_path) -> None:
+    sampler = LocalSampler(make_tiny("qwen3", tmp_path, initializer_range=0.5), dtype="float32")
+    whole = sampler.sample(CONTEXTS, 8, PARAMS, range(10))
+    ended = list(sampler.finished(CONTEXTS, 8, PARAMS, range(10)))
+    assert len(ended) == 80
+    assert all(turn == whole[place][index] for place, index, turn in ended)
+
+
 class Rounds:
     """A stand-in for a batch: so many rounds, then perhaps an error."""
 

@@ -260,9 +260,11 @@ def test_a_prompt_is_run_once_however_many_answers_wait(folder: Callable[[str], 
     prompt_tokens = []
     forward = Decoder.forward
 
-    def counting(self: Decoder, ids_T: torch.Tensor, position_T: torch.Tensor, attend: decoder.Attend) -> torch.Tensor:
+    def counting(
+        self: Decoder, ids_T: torch.Tensor, position_T: torch.Tensor, attend: decoder.Attend, *told: object
+    ) -> torch.Tensor:
         prompt_tokens.extend(ids_T.tolist() if isinstance(attend, PrefillAttention) else [])
-        return forward(self, ids_T, position_T, attend)
+        return forward(self, ids_T, position_T, attend, *told)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Decoder, "forward", counting)
     for max_batch in (1, 3, 64):
@@ -304,10 +306,10 @@ def test_what_contexts_begin_with_is_computed_once_and_changes_nothing(
     alone = [sampler.sample([context], 2, RAGGED, [3])[0] for context in contexts]
     run, computed = Decoder.forward, 0
 
-    def counted(self: Decoder, ids: torch.Tensor, position: torch.Tensor, attend: object) -> torch.Tensor:
+    def counted(self: Decoder, ids: torch.Tensor, position: torch.Tensor, attend: object, *told: object) -> torch.Tensor:
         nonlocal computed
         computed += len(ids) if isinstance(attend, PrefillAttention) else 0
-        return run(self, ids, position, attend)  # type: ignore[arg-type]
+        return run(self, ids, position, attend, *told)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Decoder, "forward", counted)
     together = sampler.sample(contexts, 2, RAGGED, [3] * len(contexts))
@@ -329,9 +331,9 @@ def test_a_long_prompt_goes_in_passes_and_answers_are_those_of_one_pass(
     if arch in FAST:
         run = Decoder.forward
 
-        def counted(self: Decoder, ids: torch.Tensor, position: torch.Tensor, attend: object) -> torch.Tensor:
+        def counted(self: Decoder, ids: torch.Tensor, *told: object) -> torch.Tensor:
             passes.append(len(ids))
-            return run(self, ids, position, attend)  # type: ignore[arg-type]
+            return run(self, ids, *told)  # type: ignore[arg-type]
 
         monkeypatch.setattr(Decoder, "forward", counted)
     else:
@@ -527,3 +529,21 @@ def test_progress_counts_tokens_and_answers(folder: Callable[[str], Path]) -> No
     tokens = sum(len(turn.answer_ids) for group in groups for turn in group)
     assert (sampler.progress.tokens, sampler.progress.live) == (tokens, 0)
     assert sampler.progress.done == sampler.progress.total == 15
+
+
+@pytest.mark.parametrize("arch", ["qwen3", "gemma3"])
+def test_answers_are_handed_back_as_they_end(arch: str, folder: Callable[[str], Path]) -> None:
+    """Short ones first, those that wait for room last; together they are what `sample` gives."""
+    sampler = own(folder(arch), max_batch=6)
+    ended = list(sampler.finished(CONTEXTS, 3, RAGGED, SEEDS))
+    whole = sampler.sample(CONTEXTS, 3, RAGGED, SEEDS)
+    assert {(place, index): turn for place, index, turn in ended} == {
+        (place, index): turn for place, turns in enumerate(whole) for index, turn in enumerate(turns)
+    }
+    assert len(ended) == 15
+    alone = [len(turn.answer_ids) for _, _, turn in sampler.finished(CONTEXTS[:1], 6, RAGGED, SEEDS[:1])]
+    assert alone == sorted(alone)
+    assert len(set(alone)) > 1
+    first = next(iter(sampler.finished(CONTEXTS[:1], 6, RAGGED, SEEDS[:1])))
+    assert sampler.progress.done < 6  # the others had not ended
+    assert len(first[2].answer_ids) == alone[0]

@@ -2,105 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tests.model.tiny import tiny_tokenizer
+from tests.sample.scripted import CALL, Adding, Counter, Scripted, prompt
 
 import cascade_rl.sample.rollout as rollout_room
+import cascade_rl.sample.verdicts as verdicts_room
 from cascade_rl.algo.samples import rollout_samples
 from cascade_rl.errors import CascadeError, DataError, RunError, ToolError
 from cascade_rl.model.render import RenderConfig, load_renderer
-from cascade_rl.protocols import Tools
-from cascade_rl.records import Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
+from cascade_rl.records import Reward, Rollout, SamplingParams
 from cascade_rl.sample import background
-from cascade_rl.sample.rollout import grade_all, rollout
-
-ADD = {
-    "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}},
-}
-CALL = "<tool_call>\n<function=add>\n<parameter=n>\n{}\n</parameter>\n</function>\n</tool_call>"
-
-
-@dataclass
-class Counter:
-    """Tools with a state: what was added."""
-
-    total: int = 0
-    closed: bool = False
-    closing: str = ""
-
-    async def call(self, call: ToolCall) -> str:
-        n = call.arguments.get("n")
-        if n == 13:
-            raise ToolError("13 is not liked")
-        if n == 666:
-            raise RuntimeError("the database is gone")
-        if n == 99:
-            await asyncio.sleep(60)
-        self.total += int(n)
-        return f"total {self.total}"
-
-    async def close(self) -> None:
-        self.closed = True
-        if self.closing == "hangs":
-            await asyncio.sleep(60)
-        if self.closing == "crashes":
-            raise OSError("the container is gone")
-
-
-@dataclass
-class Adding:
-    """A task whose reward is the tools' final state."""
-
-    name: str = "adding"
-    domain: str = "tools"
-    max_turns: int = 3
-    opened: list[Counter] = field(default_factory=list)
-    grading: Any = None
-    opening: Any = None
-
-    def prompts(self, split: str) -> list[Prompt]:
-        return []
-
-    def open_tools(self, prompt: Prompt) -> Tools | None:
-        self.opened.append(self.opening() if self.opening else Counter())
-        return self.opened[-1]
-
-    async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:
-        if self.grading is not None:
-            return await self.grading(rollout)
-        assert isinstance(tools, Counter)
-        return Reward(float(tools.total), why=rollout.answer)
-
-
-class Scripted:
-    """A sampler that says what it is told, turn by turn (texts, or ids), and remembers what it was asked."""
-
-    def __init__(self, *script: list[Any]) -> None:
-        self.tokenizer = tiny_tokenizer()
-        self.script = [list(turns) for turns in script]
-        self.asked: list[tuple[list[list[int]], Any]] = []
-
-    def sample(self, contexts: Sequence[Sequence[int]], n: int, params: Any, seeds: Sequence[int]) -> list[list[Turn]]:
-        self.asked.append(([list(c) for c in contexts], params))
-        turns = []
-        for _ in contexts:
-            row = []
-            for _ in range(n):
-                said = self.script.pop(0)[0]
-                ids = tuple(self.tokenizer.encode(said, add_special_tokens=False) if isinstance(said, str) else said)
-                ended = self.tokenizer.decode(ids).endswith("<|im_end|>")
-                row.append(Turn((), ids, (-0.5,) * len(ids), "stop" if ended else "length"))
-            turns.append(row)
-        return turns
-
-
-def prompt(number: int = 0) -> Prompt:
-    return Prompt(f"adding/train/{number}", "adding", "tools", "train", (Message("user", "add"),), tools=(ADD,), thinking=False)
+from cascade_rl.sample.rollout import rollout
+from cascade_rl.sample.verdicts import grade_all
 
 
 def run(task: Adding, script: list[Any], prompts: int = 1, n: int = 1, budget: int = 500, max_context: int = 5000):
@@ -210,7 +126,7 @@ def test_rewards_land_on_their_rollouts_whatever_the_order_of_verdicts(monkeypat
 def test_a_grader_that_crashes_or_hangs_is_unscored_and_one_that_gives_no_reward_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rollout_room, "GRADE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(verdicts_room, "GRADE_TIMEOUT_S", 0.1)
 
     async def grading(told: Rollout) -> Any:
         if told.answer == "crash":
@@ -318,7 +234,7 @@ def test_a_prompt_without_room_to_answer_is_named() -> None:
 def test_tools_that_do_not_close_cost_neither_the_verdict_nor_the_run(
     closing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rollout_room, "TOOL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(verdicts_room, "CLOSE_TIMEOUT_S", 0.1)
     task = Adding(opening=lambda: Counter(closing=closing))
     _, groups = run(task, [[CALL.format(2) + "<|im_end|>"], ["ok<|im_end|>"], ["ok<|im_end|>"]], prompts=2)
     begin = time.perf_counter()
@@ -354,8 +270,8 @@ def test_a_tool_call_that_a_grader_makes_and_fails_is_unscored() -> None:
 
 
 def test_a_verdicts_deadline_starts_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_room, "GRADE_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(rollout_room, "MAX_VERDICTS_AT_ONCE", 2)
+    monkeypatch.setattr(verdicts_room, "GRADE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(verdicts_room, "MAX_VERDICTS_AT_ONCE", 2)
     busy = [0, 0]
 
     async def grading(told: Rollout) -> Reward:

@@ -1,6 +1,8 @@
 """Hostile programs, put together from pieces. Each is bounded by construction (at most a few hundred forks, a few GB asked for,
 seconds), so that a wall that fails costs a test, not the machine."""
 
+import os
+
 from hypothesis import strategies as st
 
 PIECES = {
@@ -101,6 +103,35 @@ for kind in range(16):
     "shared memory": """
 libc = ctypes.CDLL(None)
 for i in range({n}): libc.shmget(1000 + i, 8 << 20, 0o1600)""",
+    "own pipes": """
+for fd in (1, 2, 3):
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT | os.O_NONBLOCK); fcntl.fcntl(fd, 1031, 1 << 20)
+        back = os.open(f'/proc/self/fd/{{fd}}', os.O_RDONLY | os.O_NONBLOCK)
+        for i in range({n}):
+            os.write(fd, b'x' * 5000); os.read(back, 1 << 16)
+    except OSError: pass""",
+    "many pipes": """
+for i in range({n}):
+    try: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)
+    except OSError: break""",
+    "in flight": """
+for i in range({n} % 100):  # sockets that hold each other, and our pipes and files, and that no process holds
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    held = os.open('/tmp/held', os.O_CREAT | os.O_RDWR); os.write(held, b'x' * 100_000)
+    socket.send_fds(a, [b'x'], [a.fileno(), b.fileno(), 1, 2, held]); a.close(); b.close(); os.close(held)""",
+    "queues": """
+libc = ctypes.CDLL(None)
+for i in range({n}):
+    queue = libc.msgget(i + 1, 0o1666); libc.msgsnd(queue, b'x' * 1008, 1000, 0o4000)
+    libc.semget(i + 1, 100, 0o1666); libc.mq_open(b'/%d' % i, 0o102, 0o666, None)""",
+    "clones": """
+libc = ctypes.CDLL(None)
+for flag in (0x10000000, 0x20000, 0x20000000, 0x40000000, 0x4000000, 0x8000000, 0x2000000, 0x80):
+    for own in (0, 0x10000000):
+        if libc.syscall({clone}, flag | own | 17, 0, 0, 0, 0) == 0: os._exit(0)
+for kind in ('pid', 'mnt', 'net', 'ipc', 'uts', 'user'):
+    libc.setns(os.open(f'/proc/self/ns/{{kind}}', 0), 0)""",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
     "sleep": "time.sleep(20)",
     "spin": "while True: pass",
@@ -109,12 +140,13 @@ for i in range({n}): libc.shmget(1000 + i, 8 << 20, 0o1600)""",
     "exit": "os._exit({n} % 256)",
     "traceback": "raise ValueError('\\udcff' * {n})",
 }  # fmt: skip
-HEAD = "import ctypes, mmap, os, resource, signal, socket, sys, threading, time\n"
+CLONE = {"x86_64": 56}.get(os.uname().machine, 220)
+HEAD = "import ctypes, fcntl, mmap, os, resource, signal, socket, sys, threading, time\n"
 
 
 def program(names: list[str], n: int, marker: str, port: int) -> str:
     """The pieces one after the other; a piece that fails does not keep the next from its turn."""
-    told = [PIECES[name].format(n=n, marker=marker, port=port).strip("\n") for name in names]
+    told = [PIECES[name].format(n=n, marker=marker, port=port, clone=CLONE).strip("\n") for name in names]
     indented = ["    " + piece.replace("\n", "\n    ") for piece in told]
     return HEAD + "".join(f"try:\n{piece}\nexcept BaseException as error: print(error)\n" for piece in indented)
 

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -16,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from cascade_rl.errors import SandboxError
-from cascade_rl.sandbox import bubblewrap
-from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxPool
+from cascade_rl.sandbox import bubblewrap, process
+from cascade_rl.sandbox.capture import Capture
+from cascade_rl.sandbox.inside import kernel
+from cascade_rl.sandbox.process import MB, ForkServer, Job, Limits, ProcessSandbox, SandboxFailed, SandboxPool
 from tests.sandbox.host import children, needs_sandbox, processes, soon
 from tests.sandbox.hostile import PIECES, program, programs
 
@@ -61,7 +64,7 @@ def is_open(port: int) -> bool:
 
 
 def check_nothing_is_left(server: ForkServer, port: int) -> None:
-    assert soon(lambda: len(children(server.process.pid)) == 1), children(server.process.pid)  # the server alone
+    assert soon(lambda: len(children(server.process.pid)) == 2), children(server.process.pid)  # keeper and server alone
     assert not is_open(port)
     for place in (
         "/",
@@ -76,8 +79,11 @@ def check_nothing_is_left(server: ForkServer, port: int) -> None:
         sys.base_prefix,
     ):
         assert not Path(place, MARKER).exists(), f"{place} was written to"
-    look = "import os\nprint([os.listdir(p) for p in ('/box', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]))"
-    assert script(server, look) == "[['program.py'], [], []] 1\n"
+    look = (
+        "import os\nprint([os.listdir(p) for p in ('/box', '/tmp', '/dev/shm')], len([p for p in os.listdir('/proc') if p.isdigit()]),"
+        " [len(open(f'/proc/sysvipc/{kind}').readlines()) - 1 for kind in ('msg', 'sem', 'shm')])"
+    )
+    assert script(server, look) == "[['program.py'], [], []] 1 [0, 0, 0]\n"
 
 
 def check_hostile(server: ForkServer, names: list[str], n: int) -> None:
@@ -142,6 +148,47 @@ def test_host_uid_is_an_ordinary_one(server: ForkServer) -> None:
         assert "0" not in uids
 
 
+def test_a_run_has_namespaces_of_its_own_and_no_power(server: ForkServer) -> None:
+    kinds = ("pid", "mnt", "ipc", "uts", "net")
+    told = script(server, f"import os\nfor kind in {kinds}: print(os.readlink(f'/proc/self/ns/{{kind}}'))").split()
+    keeper, inner = children(server.process.pid)
+    for pid in (os.getpid(), keeper, inner):
+        with contextlib.suppress(PermissionError):  # not ours to look into
+            assert not {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in kinds} & set(told)
+    status = dict(
+        line.split(":\t") for line in script(server, "print(open('/proc/self/status').read())").split("\n") if ":\t" in line
+    )
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2" if kernel.can_filter() else "0")
+
+
+def test_the_limit_on_processes_counts_what_the_program_starts(server: ForkServer) -> None:
+    forks = (
+        "import os, time\nfor made in range(100):\n    try:\n        if os.fork() == 0: time.sleep(20); os._exit(0)\n"
+        "    except OSError: break\nprint(made)"
+    )
+    assert [int(script(server, forks, Limits(cpu_s=5, num_processes=num))) for num in (1, 7, 32)] == [1, 7, 32]
+
+
+def test_the_server_holds_nothing_of_a_run(server: ForkServer) -> None:
+    """What it was asked to run, what that read and what that wrote never were in the memory that the next run is forked from."""
+    needle = "need" + "-le-" * 3
+    source = f"import sys\nmine = '{needle}'\nprint(input(), mine)\nprint(mine, file=sys.stderr)"
+    result = server.run(Job("program", source=source, stdin=needle.encode()), OURS)
+    assert result.exit.stdout.decode() == f"{needle} {needle}\n"
+    for pid in children(server.process.pid):
+        try:
+            maps, memory = Path(f"/proc/{pid}/maps").read_text(), open(f"/proc/{pid}/mem", "rb", buffering=0)  # noqa: SIM115
+        except PermissionError:
+            pytest.skip("its memory is not ours to look into")
+        with memory:
+            for span, kind in (line.split()[:2] for line in maps.splitlines()):
+                begin, end = (int(place, 16) for place in span.split("-"))
+                if kind.startswith("rw"):
+                    memory.seek(begin)
+                    assert needle.encode() not in memory.read(end - begin)
+
+
 def test_one_run_knows_nothing_of_another(server: ForkServer) -> None:
     secret = "tell-" + "tale" * 3
     script(server, f"secret = '{secret}'")
@@ -156,10 +203,28 @@ def test_one_run_knows_nothing_of_another(server: ForkServer) -> None:
     assert int(script(server, scan)) <= 8  # its own copies while it searches, not the other program's text
 
 
+def test_the_host_waits_for_no_single_pipe(server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program can open its own pipes and take back what the host was just told of."""
+    waits: list[bool] = []
+
+    class Looks(Capture):
+        def _take(self, pipe: int) -> None:
+            waits.append(os.get_blocking(pipe))
+            super()._take(pipe)
+            with contextlib.suppress(KeyError):  # it was at its end already
+                super()._take(pipe)  # nothing is there
+
+    monkeypatch.setattr(process, "Capture", Looks)
+    for name in ("harness", "own pipes"):
+        assert server.run(Job("program", source=program([name], 20, MARKER, 1)), OURS).exit.exit_code == 0
+    assert waits
+    assert not any(waits)
+
+
 def test_many_runs_leak_nothing(server: ForkServer) -> None:
     script(server, "1")
-    assert soon(lambda: len(children(server.process.pid)) == 1)
-    (inner,) = children(server.process.pid)
+    assert soon(lambda: len(children(server.process.pid)) == 2)
+    _, inner = children(server.process.pid)
 
     def held() -> tuple[int, int]:
         try:
@@ -182,7 +247,7 @@ def test_a_host_that_is_killed_leaves_nothing() -> None:
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert host.stdout is not None
     host.stdout.readline()
-    assert soon(lambda: len(children(host.pid)) >= 4)  # bwrap, server, supervisor, program
+    assert soon(lambda: len(children(host.pid)) >= 4)  # bwrap, keeper, server, program
     inside = children(host.pid)
     host.kill()
     host.wait()
@@ -209,6 +274,15 @@ def test_a_pool_gives_results_in_order_and_replaces_what_dies() -> None:
         pool.close()
 
 
+def test_a_pool_that_closes_fails_what_is_under_way() -> None:
+    pool = SandboxPool(size=1)
+    running = pool.submit(Job("program", source="import time; time.sleep(20)"), OURS)
+    assert soon(lambda: any(len(children(server.process.pid)) == 3 for server in list(pool._alive)))
+    pool.close()
+    with pytest.raises(SandboxFailed):
+        running.result(timeout=10)
+
+
 def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
     async def work() -> None:
         sandbox = ProcessSandbox()
@@ -233,6 +307,32 @@ def test_a_kept_sandbox_keeps_its_files_but_not_its_processes() -> None:
             await sandbox.close()
         with pytest.raises(SandboxError, match="it is closed"):
             await sandbox.read("c")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.03, 0.5])
+def test_a_pool_that_is_closed_ends_what_runs_and_what_is_starting(wait_s: float, caplog: pytest.LogCaptureFixture) -> None:
+    pool, begin = SandboxPool(size=1), time.monotonic()
+    running = pool.submit(Job("program", source="import time\ntime.sleep(50)"), Limits(cpu_s=20, wall_s=60.0))
+    time.sleep(wait_s)
+    pool.close()
+    assert running.cancelled() or isinstance(running.exception(timeout=20), SandboxFailed)
+    assert time.monotonic() - begin < 20
+    assert not pool._alive
+    assert "once more" not in caplog.text
+
+
+def test_what_nobody_waits_for_any_more_ends_with_its_sandbox() -> None:
+    async def work() -> None:
+        sandbox = ProcessSandbox()
+        await sandbox.write("a", b"")
+        running = asyncio.ensure_future(sandbox.run(["sleep", "50"], timeout_s=60))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        begin = time.monotonic()
+        await sandbox.close()
+        assert time.monotonic() - begin < 5
 
     asyncio.run(work())
 

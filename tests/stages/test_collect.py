@@ -123,7 +123,9 @@ def collect(script: Script, tasks: Sequence[str] = ("a",), **settings: Any) -> C
     chosen = {name: Said(name) for name in tasks}
     stage = RL(tasks=tuple(TaskShare(name) for name in tasks), group_size=2, **{"max_new_tokens": 50, **settings})
     renderer = load_renderer(tiny_tokenizer(), RenderConfig(), 5000)
-    ctx: Any = SimpleNamespace(seed=0, renderer=renderer, tasks=chosen, timed=lambda part: nullcontext())
+    ctx: Any = SimpleNamespace(
+        seed=0, renderer=renderer, tasks=chosen, timed=lambda part: nullcontext(), count_time=lambda *_: None
+    )
     feed = Feed([task.prompts("train") for task in chosen.values()], [1.0] * len(chosen), 0)
     return SignalCollector(stage, ctx, script, feed).collect(0)
 

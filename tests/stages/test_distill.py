@@ -12,6 +12,7 @@ from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.errors import ModelError, RecipeError
 from cascade_rl.pipeline import run_recipe
+from cascade_rl.plan import teaches_itself
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.run import StageDir
 from cascade_rl.sample.local import LocalSampler
@@ -149,6 +150,22 @@ def test_faults_are_found_when_the_recipe_is_read(changes: dict[str, Any], messa
         parse_recipe(table(model, teach, stage))
 
 
+def test_a_student_that_is_every_teacher_is_known_beforehand(model: Path) -> None:
+    """Its own checkpoint, also where a choice of teachers stands between; a domain left to the choice, or another teacher, may teach."""
+    teach, select = {"kind": "rl", "name": "teach", "tasks": [{"task": "vowels"}]}, {"kind": "select", "name": "chosen"}
+    stage = {"kind": "distill", "name": "mopd", "tasks": [{"task": "vowels"}, {"task": "same"}]}
+    tasks = {"tasks": ["vowels", "same"]}
+
+    def told(*stages: dict[str, Any], **teachers: str) -> bool:
+        recipe = parse_recipe(table(model, *stages, {**stage, "teachers": teachers}, eval=tasks))
+        return teaches_itself(recipe, recipe.stages[-1])
+
+    assert told(teach, vowels="teach", same="teach")
+    assert told(teach, select, vowels="teach", same="chosen")
+    assert not told(teach, vowels="teach", same="start")
+    assert not told(teach, select, vowels="teach")
+
+
 def test_a_select_stage_must_be_able_to_choose(model: Path) -> None:
     teach, select = {"kind": "rl", "name": "teach", "tasks": [{"task": "vowels"}]}, {"kind": "select"}
     stage = {"kind": "distill", "tasks": [{"task": "vowels"}, {"task": "same"}]}
@@ -167,7 +184,8 @@ def test_a_folder_with_another_vocabulary_is_refused_before_the_first_step(
     other = make_tiny("qwen3", tmp_path / "other")
     told = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**told, "vocab_size": told["vocab_size"] + 1}))
-    monkeypatch.setattr(LocalSampler, "sample", lambda *args: pytest.fail("nothing may be sampled"))
+    for door in ("sample", "finished"):
+        monkeypatch.setattr(LocalSampler, door, lambda *args: pytest.fail("nothing may be sampled"))
     with pytest.raises(ModelError, match=r'teacher of domain "vowels": .*another vocabulary size'):
         distill(model, other, tmp_path / "run")
 

@@ -91,3 +91,21 @@ def test_a_closed_source_gives_no_more_and_the_others_keep_their_proportion() ->
     feed.close(1)
     feed.close(2)
     assert feed.is_closed
+
+
+def test_items_that_belong_together_stay_neighbours_in_every_epoch() -> None:
+    items = [(document, question) for document in "abcdefgh" for question in range(3)] + [(None, n) for n in range(5)]
+    feed = Feed([items], [1.0], 0, together=lambda item: item[0])
+    orders = [feed.take(len(items)) for _ in range(3)]
+    assert orders[0] != orders[1]
+    for order in orders:
+        assert set(order) == set(items)
+        for place, (document, question) in enumerate(order):
+            if document is not None and question:
+                assert order[place - 1] == (document, question - 1)
+    assert [item for item in orders[0] if item[0] is None] != items[-5:], "what belongs to nothing is shuffled too"
+
+
+def test_a_source_without_neighbours_keeps_its_order() -> None:
+    plain, told = Feed([range(20)], [1.0], 3), Feed([range(20)], [1.0], 3, together=lambda item: None)
+    assert plain.take(60) == told.take(60)

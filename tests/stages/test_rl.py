@@ -171,15 +171,13 @@ def test_unscored_rollouts_are_left_out_and_counted_and_too_many_stop_the_run(mo
 def test_a_sampler_that_differs_from_the_trainer_stops_the_run_before_anything_is_saved(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original: Callable[..., Any] = LocalSampler.sample
+    original: Callable[..., Any] = LocalSampler.finished
 
     def shifted(self: LocalSampler, *args: Any) -> Any:
-        return [
-            [dataclasses.replace(turn, logps=tuple(x - 0.5 for x in turn.logps)) for turn in turns]
-            for turns in original(self, *args)
-        ]
+        for place, index, turn in original(self, *args):
+            yield place, index, dataclasses.replace(turn, logps=tuple(x - 0.5 for x in turn.logps))
 
-    monkeypatch.setattr(LocalSampler, "sample", shifted)
+    monkeypatch.setattr(LocalSampler, "finished", shifted)
     with pytest.raises(RunError, match=r"trainer and sampler disagree by 0\.5 nats"):
         run_rl(model, tmp_path / "run", save_every=1)
     assert not list((tmp_path / "run").glob("stages/*/state/*"))

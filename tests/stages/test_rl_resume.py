@@ -1,7 +1,7 @@
 """Invariant 2 in an RL stage: killed anywhere and resumed, it ends with the bytes of a run that was left alone."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +9,9 @@ from tests.kill_at import check_same, kill_and_resume, results, run_whole
 from tests.stages.letters import lines, make_letters_model
 
 from cascade_rl.pipeline import run_recipe
-from cascade_rl.protocols import Task
 from cascade_rl.recipe import load_recipe
 from cascade_rl.records import Group
+from cascade_rl.sample.verdicts import Verdicts
 from cascade_rl.stages import collect
 
 STEPS = 5
@@ -68,15 +68,16 @@ def check_resumed(whole: Path, run: Path) -> None:
 def test_a_failure_inside_a_step_leaves_nothing_behind(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in one process, quickly: the third step is logged, the fourth is sampled and gets no further."""
     run_recipe(load_recipe(recipe), tmp_path / "whole", say=lambda text: None)
-    run, original = tmp_path / "run", collect.grade_all
+    run = tmp_path / "run"
 
-    def failing(groups: list[Group], tasks: Mapping[str, Task]) -> list[Group]:
-        for metrics in run.glob("stages/*/metrics.jsonl"):
-            if len(lines(metrics)) == 3:
-                raise KeyboardInterrupt
-        return original(groups, tasks)
+    class Failing(Verdicts):
+        def finish(self, groups: Sequence[Group]) -> list[Group]:
+            for metrics in run.glob("stages/*/metrics.jsonl"):
+                if len(lines(metrics)) == 3:
+                    raise KeyboardInterrupt
+            return super().finish(groups)
 
-    monkeypatch.setattr(collect, "grade_all", failing)
+    monkeypatch.setattr(collect, "Verdicts", Failing)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(load_recipe(recipe), run, say=lambda text: None)
     monkeypatch.undo()

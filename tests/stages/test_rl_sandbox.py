@@ -24,6 +24,7 @@ LIMITS = Limits(cpu_s=20, wall_s=30.0)
 class Counted(Letters):
     """The share of vowels, counted in the sandbox; of the first answer to "go 3" in a sandbox that someone kills, twice."""
 
+    grades_elsewhere: ClassVar[bool] = True
     kills: ClassVar[list[int]] = []
 
     async def grade(self, rollout: Rollout, tools: Tools | None) -> Reward:

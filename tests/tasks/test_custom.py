@@ -25,7 +25,7 @@ from cascade_rl.errors import DataError, GraderError, RecipeError
 from cascade_rl.protocols import gold_rollout
 from cascade_rl.recipe import parse_recipe, to_json
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, ToolCall, Turn
-from cascade_rl.sample.rollout import grade_all
+from cascade_rl.sample.verdicts import grade_all
 from cascade_rl.stages.collect import tally
 from cascade_rl.tasks import custom
 from cascade_rl.tasks.custom import RowsTask

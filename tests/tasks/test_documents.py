@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,14 +102,13 @@ def test_gold_scores_and_what_the_facts_say_is_the_answer(cls: type[DocumentTask
             assert grade(task, prompt, "") == 0.0
             assert grade(task, prompt, "I do not know.") == 0.0
             thought = gold.thinking or ""
-            told = re.findall(r"\d+", thought)
             answers = prompt.reference["answers"]
             if cls is LongTask and kind == "sum":
                 assert int(answers[0]) == sum(map(int, re.findall(r"gets (\d+)", thought)))
             if cls is LongTask and kind == "count":
                 assert int(answers[0]) == thought.count("gets")
             if cls is LongTask and kind in ("needle", "needles"):
-                assert told == answers
+                assert re.findall(r"is (\w+)\.", thought) == answers
             for sentence in re.findall(r"[A-Z][^.]*\.", thought)[: 2 if kind == "hop" else 1]:
                 assert sentence in text_of(prompt)
 
@@ -223,3 +223,44 @@ def test_lists_of_a_recipe_are_kept_as_tuples() -> None:
     task = dataclasses.replace(LongTask(), lengths=[100, 200])  # type: ignore[arg-type]
     assert task.lengths == (100, 200)
     assert hash(task)
+
+
+@BOTH
+def test_several_questions_are_asked_of_one_document(cls: type[DocumentTask]) -> None:
+    task = make(cls, kinds=("needle", "hop", "sum"), num_questions=3, num_others=1, num_train=60)
+    prompts = task.prompts("train")
+    assert len(prompts) == 60
+    documents: dict[object, list[Prompt]] = {}
+    for prompt in prompts:
+        documents.setdefault(prompt.facets["document"], []).append(prompt)
+    assert len(documents) >= 20
+    for asked in documents.values():
+        texts = [text_of(prompt).rpartition("\n") for prompt in asked]
+        assert len({document for document, _, _ in texts}) == 1, "all read the same document"
+        assert len({question for _, _, question in texts}) == len(asked) <= 3
+        assert len({prompt.facets["length"] for prompt in asked}) == 1
+    for before, after in pairwise(prompts):  # neighbours
+        if before.facets["document"] != after.facets["document"]:
+            documents.pop(before.facets["document"])
+        assert after.facets["document"] in documents
+
+
+def test_facts_of_one_document_do_not_contradict_each_other() -> None:
+    for prompt in make(LongTask, kinds=("needle", "hop"), num_questions=4, num_others=2, num_train=80).prompts("train"):
+        told = re.findall(r"The (\w+) of (\w+) is (\w+)\.", text_of(prompt))
+        assert len({(word, whom) for word, whom, _ in told}) == len(told)
+        word, whom = re.findall(r"What is the code of (?:the (\w+) of )?(\w+)\?", text_of(prompt))[0]
+        values = {(word, whom): value for word, whom, value in told}
+        assert [values["code", values[word, whom] if word else whom]] == prompt.reference["answers"]
+
+
+def test_single_questions_have_no_document_to_share() -> None:
+    assert not any("document" in prompt.facets for prompt in make(LongTask).prompts("train"))
+
+
+@BOTH
+def test_more_questions_than_there_are_people_are_refused(cls: type[DocumentTask]) -> None:
+    with pytest.raises(RecipeError, match="num_questions 9 must be 1 to 4"):
+        make(cls, num_questions=9)
+    with pytest.raises(RecipeError, match="people"):
+        make(cls, kinds=("needles",), num_needles=6, num_questions=4, num_others=1)

@@ -12,7 +12,7 @@ from cascade_rl.errors import CascadeError, RecipeError
 from cascade_rl.grade.judge.config import JudgeConfig
 from cascade_rl.protocols import GroupTask, Task
 from cascade_rl.records import Group, Message, Reply, Reward, Rollout
-from cascade_rl.sample.rollout import grade_all
+from cascade_rl.sample.verdicts import grade_all
 from cascade_rl.tasks.judged import Judged
 from cascade_rl.tasks.nano.chat import ChatTask
 

@@ -192,9 +192,8 @@ def test_needle() -> None:
     assert grade(task, reference, "123.").value == 0.0
     assert grade(task, reference, "The codes are 123 and 456.").value == 1.0
     assert grade(task, reference, "123, 456 and 789.").value == 0.0  # a guess beside the answer, whether the text has it or not
-    assert grade(task, {"answers": ["Rome"]}, "The red box is in Rome.").value == 1.0
-    assert grade(task, {"answers": ["Rome"]}, "Rome or Oslo.").value == 0.0
-    assert grade(task, {"answers": ["pen"]}, "A pen and a cup.").value == 0.0
+    assert grade(task, {"answers": ["plum"]}, "The code of Rome is plum.").value == 1.0
+    assert grade(task, {"answers": ["plum"]}, "plum or pear.").value == 0.0
     assert grade(task, reference, "1234 456").value == 0.0
     assert grade(task, reference, "123 456 " + "0 " * 20).value == 0.0
 

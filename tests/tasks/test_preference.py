@@ -12,13 +12,14 @@ import pytest
 
 from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.eval.audit import audit_task
-from cascade_rl.grade.judge.verdict import Label, parse_pair
+from cascade_rl.grade.judge.verdict import Label, Verdict, parse_pair
 from cascade_rl.protocols import gold_rollout
 from cascade_rl.records import Message, Prompt, Reward
 from cascade_rl.tasks.drawn import Draft
 from cascade_rl.tasks.files import Row
 from cascade_rl.tasks.nano.judge import JudgeTask, noted, off_topic
-from cascade_rl.tasks.preference import Preference, read_pair, swapped
+from cascade_rl.tasks.nano.preference import NanoPreference, notes_on
+from cascade_rl.tasks.preference import Preference, linked, read_pair, swapped, waits
 
 LLMBAR = {"input": "Name a color.", "output_1": "Red.", "output_2": "Seven.", "label": 1}
 TRL = {"prompt": "Name a color.", "chosen": [{"role": "assistant", "content": "Red."}], "rejected": "Seven."}
@@ -35,6 +36,8 @@ def verdict(task: Any, prompt: Prompt, text: str) -> Reward:
         (LLMBAR, Label(None, None, 2.0)),
         (LLMBAR | {"label": 2}, Label(None, None, 5.0)),
         (TRL, Label(None, None, 2.0)),
+        (TRL | {"helpfulness": [5, 3]}, Label(5, 3, 2.0)),
+        (TRL | {"helpfulness": [4, 4]}, Label(4, 4, 3.5)),
         *((HELPSTEER | {"overall_preference": told}, Label(None, None, ranking))
           for told, ranking in zip(range(-3, 4), (1, 2, 3, 3.5, 4, 5, 6), strict=True)),
     ],
@@ -54,6 +57,10 @@ def test_three_layouts(row: dict[str, Any], label: Label) -> None:
         (LLMBAR | {"output_2": " "}, '"output_2" is empty'),
         (TRL | {"rejected": []}, '"rejected" is'),
         (TRL | {"prompt": ""}, '"prompt" is'),
+        (TRL | {"helpfulness": [5]}, "expected the scores of chosen and rejected"),
+        (TRL | {"helpfulness": [5, 0]}, "expected the scores"),
+        (TRL | {"helpfulness": [True, 1]}, "expected the scores"),
+        (TRL | {"helpfulness": [2, 3]}, "the rejected answer is the better one"),
         (HELPSTEER | {"overall_preference": 4}, "expected -3"),
         (HELPSTEER | {"overall_preference": True}, "is 'True'; expected int"),
     ],
@@ -68,6 +75,18 @@ def task(tmp_path: Path, rows: list[dict[str, Any]], name: str = "pairs.json", *
     lines = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(lines)
     return Preference(path=str(path), split="test", **settings)
+
+
+def test_a_pair_of_equal_answers_is_left_out_and_told_of(tmp_path: Path) -> None:
+    equal = TRL | {"rejected": "Red."}
+    told = task(tmp_path, [TRL, equal, LLMBAR, equal], "pairs.jsonl", both_orders=False)
+    assert len(told.prompts("test")) == 2
+    assert told.notes() == (
+        f"2 of 4 pairs have two equal answers, of which none is better, and are left out: {told.path}:2, {told.path}:4",
+    )
+    assert task(tmp_path, [TRL, LLMBAR]).notes() == ()
+    with pytest.raises(DataError, match='has no rows of split "test"'):
+        task(tmp_path, [equal], "equal.json").prompts("test")
 
 
 @pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])
@@ -109,6 +128,49 @@ def test_a_file_that_is_no_list_of_pairs(tmp_path: Path, content: str, says: str
         Preference(path="x", template=str(tmp_path / "none.txt"))
 
 
+def test_a_demonstration_is_a_bare_verdict_or_none(tmp_path: Path) -> None:
+    rows = [TRL | {"helpfulness": [5, 3]}]
+    one, two = task(tmp_path, rows, thinking=False).prompts("test")
+    assert [parse_pair(prompt.gold[0].content) for prompt in (one, two)] == [Verdict(5, 3, 2), Verdict(3, 5, 5)]
+    assert [prompt.gold[0].thinking for prompt in (one, two)] == [None, None]
+    assert not task(tmp_path, rows, thinking=True).prompts("test")[0].gold, "nobody knows the reasons"
+
+
+def test_each_answer_by_itself(tmp_path: Path) -> None:
+    pairs = task(tmp_path, [TRL | {"helpfulness": [5, 3]}], mode="point", template="brief", thinking=False, reward="agreement")
+    good, bad = pairs.prompts("test")
+    assert [prompt.messages[0].content for prompt in (good, bad)] == ["Q> Name a color.\n1> Red.", "Q> Name a color.\n1> Seven."]
+    assert [prompt.gold[0].content for prompt in (good, bad)] == ["Score: 5", "Score: 3"]
+    assert [verdict(pairs, prompt, "Score: 3").value for prompt in (good, bad)] == [0.0, 1.0]
+    with pytest.raises(DataError, match="has no scores"):
+        task(tmp_path, [TRL], mode="point").prompts("test")
+
+
+def test_a_row_may_say_its_split(tmp_path: Path) -> None:
+    rows = [TRL | {"prompt": f"Name {i} colors.", "split": split} for i, split in enumerate(("test", "dev", "train", "train"))]
+    path = task(tmp_path, rows, "pairs.jsonl").path
+    pairs = Preference(path=path)
+    assert [len(pairs.prompts(split)) for split in ("train", "dev", "test")] == [4, 2, 2]
+    assert "Name 0 colors." in pairs.prompts("test")[0].messages[0].content
+
+
+def test_pairs_of_a_stage_are_there_once_it_is_done(tmp_path: Path) -> None:
+    path = Path(task(tmp_path, [TRL | {"split": "dev"}]).path)
+    told = {"of-stage": Preference(stage="pairs", thinking=False), "of-file": Preference(path=str(path))}
+    assert [waits(one) for one in told.values()] == [True, False]
+    with pytest.raises(DataError, match='made by stage "pairs"'):
+        told["of-stage"].prompts("train")
+    found = linked(told, {"pairs": path})
+    assert found["of-file"] is told["of-file"]
+    assert not waits(found["of-stage"])
+    assert sum(bool(prompt.gold) for prompt in found["of-stage"].prompts("dev")) == 2
+    assert waits(linked(found, {})["of-stage"])
+    both: dict[str, Any] = {"path": str(path), "stage": "pairs"}
+    for settings in ({}, both):
+        with pytest.raises(RecipeError, match="either path"):
+            Preference(**settings)
+
+
 # --- nano -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -130,10 +192,56 @@ def test_nano_labels_are_balanced_and_splits_keep_their_questions_apart() -> Non
     assert not asked["train"] & asked["test"]
 
 
+@pytest.mark.parametrize(
+    "answer, notes",
+    [
+        ("Hello Mia! Rain falls when clouds are full of water. Take care!", "rain rain clouds clouds 2 Mia Mia 3 end 4 short 5"),
+        ("Hi Tom! Rain falls when clouds are full. Bye!", "rain rain clouds clouds 2 Mia Tom 2 end 3 short 4"),
+        ("Rain falls, clouds, Mia! Take", "rain rain clouds clouds 2 Mia none 2 open 2 short 3"),
+        ("Hey! Rain falls when clouds rest.", "rain rain clouds clouds 2 Mia none 2 open 2 short 3"),
+        ("Hi Mia! Birds fly with their light wings.", "rain birds clouds wings 1"),
+        ("Hi Mia! Rain falls when cloudsen. Take care!", "rain rain clouds no 1"),
+        ("w - of", "rain no clouds no 1"),
+    ],
+)
+def test_nano_notes_on_what_a_policy_says(answer: str, notes: str) -> None:
+    assert notes_on("Hey, I am Mia. Can you tell me why rain falls? Thanks.", answer) == notes
+
+
+def test_nano_pairs_of_own_answers_are_demonstrated_with_their_reasons(tmp_path: Path) -> None:
+    row = {
+        "prompt": "Mia asks. Say why rain falls.", "chosen": "Rain falls when clouds are full of water. Take care!",
+        "rejected": "The sea is salty.", "helpfulness": [5, 1], "split": "train",
+    }  # fmt: skip
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    pairs = NanoPreference(path=str(tmp_path / "pairs.jsonl"))
+    one, two = pairs.prompts("train")
+    assert one.messages[0].content == f"Q> {row['prompt']}\n1> {row['chosen']}\n2> {row['rejected']}"
+    assert one.gold[0].thinking == "1 rain rain clouds clouds 2 none none 3 end 4 short 5\n2 rain no clouds no 1"
+    assert (one.gold[0].content, two.gold[0].content[:10]) == ("Score 1: 5\nScore 2: 1\nRanking: 1", "Score 1: 1")
+    assert not audit_task(pairs, pairs.prompts("train")).failures
+    by_itself = NanoPreference(path=str(tmp_path / "pairs.jsonl"), mode="point")
+    assert [p.gold[0].thinking for p in by_itself.prompts("train")] == (one.gold[0].thinking or "").replace("1 r", "r").replace(
+        "2 r", "r"
+    ).split("\n")
+    with pytest.raises(DataError, match=r"no question of nano\.chat"):
+        notes_on("Name a color.", "Red.")
+
+
+def test_nano_answers_by_themselves() -> None:
+    nano = JudgeTask(num_train=60, mode="point")
+    assert not audit_task(nano, nano.prompts("train")).failures
+    assert {prompt.reference["score"] for prompt in nano.prompts("train")} >= {1, 4, 5}
+    for prompt in nano.prompts("train"):
+        question, answer = prompt.messages[0].content.removeprefix("Q> ").split("\n1> ")
+        if prompt.reference["score"] > 1:  # what stands in a missing word's place is told in two ways
+            assert notes_on(question, answer) == prompt.gold[0].thinking
+
+
 def test_nano_ties_only_where_asked_for() -> None:
     ties = [p for p in JudgeTask(num_train=200, tie_share=0.5).prompts("train") if p.reference["ranking"] == 3.5]
     assert 60 < len(ties) < 140
-    assert {parse_pair(p.gold[0].content).ranking for p in ties} == {3, 4}  # type: ignore[union-attr]
+    assert {parse_pair(p.gold[0].content).ranking for p in ties} == {3}  # type: ignore[union-attr]
 
 
 def test_the_demonstrated_reasoning_ends_with_the_scores() -> None:

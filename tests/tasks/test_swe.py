@@ -21,7 +21,7 @@ from cascade_rl.eval.audit import audit_task
 from cascade_rl.grade.tests_passed import judge_tests
 from cascade_rl.protocols import Task, gold_rollout
 from cascade_rl.records import ExecResult, Group, Message, Prompt, Reward, ToolCall
-from cascade_rl.sample.rollout import grade_all
+from cascade_rl.sample.verdicts import grade_all
 from cascade_rl.sandbox.process import Result
 from cascade_rl.tasks.swe import shell
 from cascade_rl.tasks.swe.nano import TEST_PATH, NanoAgent

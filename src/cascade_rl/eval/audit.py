@@ -18,7 +18,8 @@ from cascade_rl.eval.attacks import ATTACKS, TRAILING, attacks
 from cascade_rl.protocols import Task, Tools, gold_rollout
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, ToolCall
 from cascade_rl.sample.background import run_async
-from cascade_rl.sample.rollout import grade_all, tool_timeout_s
+from cascade_rl.sample.rollout import tool_timeout_s
+from cascade_rl.sample.verdicts import grade_all
 from cascade_rl.tasks.files import evenly
 
 if TYPE_CHECKING:

@@ -92,12 +92,11 @@ def try_prompts(
     at_once: int = 32,
 ) -> list[Group]:
     """`samples` graded answers of each prompt; `done` is told after every few prompts how many there are, and the new ones."""
-    from cascade_rl.sample.rollout import grade_all, rollout
+    from cascade_rl.sample.verdicts import sample_and_grade
 
     groups: list[Group] = []
     for start in range(0, len(prompts), at_once):
-        asked = rollout(sampler, renderer, tasks, prompts[start : start + at_once], samples, params, seed)
-        groups += grade_all(asked, tasks)
+        groups += sample_and_grade(sampler, renderer, tasks, prompts[start : start + at_once], samples, params, seed)
         done(len(groups), groups[start:])
     return groups
 

@@ -23,7 +23,7 @@ from cascade_rl.run import RunDir, read_json, write_atomic
 ACCURACY = "accuracy"
 SIGNIFICANT = 0.05  # level of a row's tests after the correction for its number of tasks
 
-_SHARES = (ACCURACY, "unscored", "truncated", "format_error_rate", "parsed", "prefers_first")
+_SHARES = (ACCURACY, "unscored", "truncated", "format_error_rate", "parsed", "prefers_first", "exact")
 
 Verdict = Literal["rise", "drop", "same"]
 TaskScores = Mapping[str, PromptScores]  # prompt id -> scores

@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.eval.matrix import Matrix, evaluate
 from cascade_rl.observe.log import rollout_row
 from cascade_rl.observe.progress import progress
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Settings that say which cells there are, and nothing of what stands in one.
-_NOT_OF_A_CELL = ("tasks", "dev", "test", "start", "skip", "on_regression")
+_NOT_OF_A_CELL = ("tasks", "only", "dev", "test", "start", "skip", "on_regression")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class EvalConfig:
     """What fills the regression matrix.
 
     tasks           names; every stage's checkpoint gets a row over all of them.
+    only            task -> the stages that alone are asked it, and nothing else: { agreement = ["judge"] } measures a judge as one.
     dev, test       prompts per task and split (0: the split is left out); after each stage dev, at the end test.
     samples         rollouts a prompt.
     start           also evaluate the model that the run starts from.
@@ -40,6 +42,7 @@ class EvalConfig:
     """
 
     tasks: tuple[str, ...] = ()
+    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dev: int = 100
     test: int = 200
     samples: int = 1
@@ -63,8 +66,24 @@ class EvalConfig:
         """Raises ValueError for values that cannot be sampled with."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_new_tokens)
 
+    def tasks_of(self, stage: str) -> tuple[str, ...]:
+        """What a stage's checkpoint is asked."""
+        if any(stage in stages for stages in self.only.values()):
+            return tuple(task for task in self.tasks if stage in self.only.get(task, ()))
+        return tuple(task for task in self.tasks if task not in self.only)
+
     def num_prompts(self, split: Split) -> int:
         return {"dev": self.dev, "test": self.test}[split]
+
+
+def check_only(config: EvalConfig, stages: Sequence[Any]) -> None:
+    """Whether `only` names tasks and stages that there are. Raises RecipeError."""
+    for task, named in config.only.items():
+        if task not in config.tasks:
+            raise RecipeError(unknown("eval: only: task", task, config.tasks, "the tasks are those of eval.tasks"))
+        for stage in named:
+            if stage not in (names := [known.name for known in stages]):
+                raise RecipeError(unknown(f"eval: only: {task}: stage", stage, names))
 
 
 @dataclass(frozen=True)
@@ -91,17 +110,18 @@ class Suite:
 
     def measure(self, folder: Path, stage: str, checkpoint: str, split: Split, stop: Callable[[], bool]) -> bool:
         """Evaluates the checkpoint in `folder` on the tasks not yet recorded; False when `stop` ended it early."""
-        if not self.config.num_prompts(split) or not self.config.tasks:
+        asked = self.config.tasks_of(stage)
+        if not self.config.num_prompts(split) or not asked:
             return True
         from cascade_rl.model.sources import fingerprint
 
         ledger = self.run.evals / f"{checkpoint}.{split}.done.json"
         recorded = read_json(ledger) if ledger.exists() else {}
         model = fingerprint(folder)
-        wanted = {task: self.fingerprint(model, task, split) for task in self.config.tasks}
+        wanted = {task: self.fingerprint(model, task, split) for task in asked}
         # The ledger alone is not enough: rows leave the matrix with their stage, and may come back with it.
         shown = {row.task for row in Matrix.load(self.run.root).rows if (row.checkpoint, row.split) == (checkpoint, split)}
-        open_tasks = [task for task in self.config.tasks if recorded.get(task) != wanted[task] or task not in shown]
+        open_tasks = [task for task in asked if recorded.get(task) != wanted[task] or task not in shown]
         if not open_tasks:
             return True
         from cascade_rl.sample.local import LocalSampler
@@ -153,8 +173,7 @@ class Suite:
 
 
 def rollout_groups(sampler: "LocalSampler", suite: Suite, prompts: Sequence[Prompt], seed: int) -> list[Group]:
-    from cascade_rl.sample.rollout import grade_all, rollout
+    from cascade_rl.sample.verdicts import sample_and_grade
 
     config = suite.config
-    groups = rollout(sampler, suite.renderer, suite.tasks, prompts, config.samples, config.sampling(), seed)
-    return grade_all(groups, suite.tasks)
+    return sample_and_grade(sampler, suite.renderer, suite.tasks, prompts, config.samples, config.sampling(), seed)

@@ -1,8 +1,8 @@
 """Causal attention over packed samples, as a function that transformers' models call in place of their own.
 
-Samples lie end to end in one row of T tokens; `plan_attention` cuts the row into pieces of a few segments of similar length, and
-`attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. A segment is a whole
-sample, or a stretch that goes on from one that several samples share: its queries then see that one's keys before its own. Long
+Samples lie end to end in one row of T tokens; `pieces.plan_attention` cuts the row into pieces of a few segments of similar length,
+and `attend` computes each piece with batched matmuls, so attention never crosses samples and pads almost nothing. A segment is a
+whole sample, or a stretch that goes on from one that several samples share: its queries then see that one's keys before its own. Long
 segments go through in blocks of queries that see only the keys they may, and their probabilities are computed again in the
 backward pass, so memory grows with T and not with its square.
 
@@ -10,9 +10,10 @@ Letters: T tokens, H query heads, K key-value heads, G = H / K query heads to a 
 padded length, C tokens that they go on from, D head size, Q queries of a block, S keys the block sees.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, pairwise
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -20,102 +21,17 @@ from torch import Tensor, nn
 
 from cascade_rl.algo.batch import Segment
 from cascade_rl.errors import ModelError
+from cascade_rl.model.pieces import Piece, Plan, plan_attention
 
 NAME = "cascade_packed"
-# Segments share a piece while padding stays below this share of it.
-MAX_PADDING = 0.12
-# Scores of a block of queries take at most so many bytes: measured best from 256 to 4,096 tokens, within a few percent of torch's
-# own attention there (which knows neither windows nor softcaps, and is slower below).
-MAX_SCORE_BYTES = 1 << 23
-# Segments share a piece while B L (C + L) stays below this.
-MAX_AREA = 1 << 19
+# Scores of a block of queries take at most so many bytes, which then stay in the processor's cache; but a block has at least so many
+# queries, since fewer make thin matmuls, and at most so many, since more compute scores that causality hides. On one core torch's own
+# attention takes 0.85 of the time from 512 to 4,096 tokens; it knows neither windows, softcaps nor shared contexts, and its
+# backward pass gives a core whole heads, of which there are three in the nano model.
+MAX_SCORE_BYTES = 1 << 21
+MIN_QUERIES, MAX_QUERIES = 128, 256
 # Probabilities over at most so many keys are kept for the backward pass, those over more computed again.
 KEEP_BELOW = 256
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Piece:
-    """Segments that lie end to end in a row, seen as [B, L]. Padding is at the end, where causality hides it.
-
-    row_BL     int64, where in the row each place reads from (a padded place reads the segment's first token; its output is dropped).
-    kept_P     int64, the places of the flat [B * L] that are real, in row order; None when all are.
-    context_C  int64, where in the row the tokens are that all these segments go on from; None when there are none.
-    start      where in the row the piece starts; it ends at start + sum(lengths).
-    """
-
-    lengths: tuple[int, ...]
-    start: int
-    row_BL: Tensor
-    kept_P: Tensor | None
-    context_C: Tensor | None = None
-
-    @property
-    def stop(self) -> int:
-        return self.start + sum(self.lengths)
-
-    @property
-    def num_keys(self) -> int:
-        """Keys that a segment's last query sees, C + L."""
-        return self.row_BL.shape[1] + (0 if self.context_C is None else len(self.context_C))
-
-
-@dataclass(eq=False)
-class Plan:
-    """The pieces of a row. Not a tuple and not frozen: torch.compile would look inside those and compile anew for each batch."""
-
-    pieces: tuple[Piece, ...]
-
-
-def plan_attention(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Plan:
-    """How to compute attention over these segments, laid end to end in this order. Sorted lengths pad least.
-
-    A piece holds neighbours that go on from the same segment, which lies in an earlier piece.
-    """
-    starts = [0, *accumulate(segment.length for segment in segments)]
-    pieces: list[Piece] = []
-    start = 0
-    for parent, siblings in groupby(segments, key=lambda segment: segment.parent):
-        context_C = _context(parent, segments, starts)
-        for lengths in _runs([segment.length for segment in siblings], len(context_C)):
-            pieces.append(_piece(lengths, start, context_C, device))
-            start += sum(lengths)
-    return Plan(tuple(pieces))
-
-
-def _context(segment: int, segments: Sequence[Segment], starts: Sequence[int]) -> Tensor:
-    """The places of this segment and of those that it goes on from, in order; none for -1."""
-    parts: list[Tensor] = []
-    while segment >= 0:
-        parts.append(torch.arange(starts[segment], starts[segment + 1]))
-        segment = segments[segment].parent
-    return torch.cat(parts[::-1]) if parts else torch.arange(0)
-
-
-def _runs(lengths: Sequence[int], num_context: int) -> Iterator[list[int]]:
-    """The lengths in runs that may share a piece."""
-    members: list[int] = []
-    for length in lengths:
-        if members and not _fits([*members, length], num_context):
-            yield members
-            members = []
-        members.append(length)
-    if members:
-        yield members
-
-
-def _fits(lengths: Sequence[int], num_context: int) -> bool:
-    area = len(lengths) * max(lengths)
-    return sum(lengths) >= (1 - MAX_PADDING) * area and area * (num_context + max(lengths)) <= MAX_AREA
-
-
-def _piece(lengths: Sequence[int], start: int, context_C: Tensor, device: torch.device | str) -> Piece:
-    longest = max(lengths)
-    place_L = torch.arange(longest)
-    starts_B = start + torch.tensor([0, *lengths[:-1]]).cumsum(0)
-    real_BL = place_L < torch.tensor(lengths)[:, None]
-    row_BL = starts_B[:, None] + torch.where(real_BL, place_L, 0)
-    kept_P = None if bool(real_BL.all()) else real_BL.flatten().nonzero().flatten().to(device)
-    return Piece(tuple(lengths), start, row_BL.to(device), kept_P, context_C.to(device) if len(context_C) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +54,15 @@ class _Attend(torch.autograd.Function):
         kept: list[Tensor] = []
         out_THD = query_THD.new_empty(*query_THD.shape[:2], value_TKD.shape[2])
         for piece in pieces:
+            if piece.is_idle:
+                out_THD[piece.start : piece.stop] = 0
+                continue
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
-            out = q.new_empty(*q.shape[:3], v.shape[2])
-            for queries, keys in _blocks(q, k, shape.window):
-                prob, _ = _probabilities(q[:, :, queries], k[:, keys], keys, shape)
-                out[:, :, queries] = (prob @ v[:, keys]).view(*out[:, :, queries].shape)
+            out = q.new_empty(*q.shape[:3], value_TKD.shape[2])
+            out[:, :, : piece.first] = 0
+            for queries, keys in _blocks(q, k, shape.window, piece.first):
+                prob, _ = _probabilities(q[:, :, queries], k, keys, shape)
+                out[:, :, queries] = v.mix(prob, keys).view(*out[:, :, queries].shape)
                 if _keeps(piece, shape):
                     kept.append(prob)
             _put_back(out_THD, out, piece)
@@ -159,22 +79,26 @@ class _Attend(torch.autograd.Function):
             torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query_THD, key_TKD, value_TKD)
         )
         for piece in ctx.pieces:
+            if piece.is_idle:
+                for x in (grad_q_THD, grad_k_TKD, grad_v_TKD):
+                    x[piece.start : piece.stop] = 0
+                continue
             q, k, v = _lay_out(query_THD, key_TKD, value_TKD, piece, shape)
             grad = _grouped(grads[0], piece, key_TKD.shape[1], padding="zero")
-            grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            for queries, keys in _blocks(q, k, shape.window):
+            grad_q, grad_k, grad_v = torch.empty_like(q), k.zeros(), v.zeros()
+            grad_q[:, :, : piece.first] = 0
+            for queries, keys in _blocks(q, k, shape.window, piece.first):
                 if _keeps(piece, shape):
                     prob, slope = next(probs), None
                 else:
-                    prob, slope = _probabilities(q[:, :, queries], k[:, keys], keys, shape)
+                    prob, slope = _probabilities(q[:, :, queries], k, keys, shape)
                 grad_block = grad[:, :, queries].flatten(1, 2)
-                grad_prob = grad_block @ v[:, keys].transpose(1, 2)
-                grad_score = torch.ops.aten._softmax_backward_data(grad_prob, prob, -1, prob.dtype)
+                grad_score = torch.ops.aten._softmax_backward_data(v.dot(grad_block, keys), prob, -1, prob.dtype)
                 if slope is not None:
                     grad_score *= slope
-                grad_q[:, :, queries] = (grad_score @ k[:, keys]).view(*grad_q[:, :, queries].shape)
-                grad_k[:, keys] += grad_score.transpose(1, 2) @ q[:, :, queries].flatten(1, 2)
-                grad_v[:, keys] += prob.transpose(1, 2) @ grad_block
+                grad_q[:, :, queries] = k.mix(grad_score, keys).view(*grad_q[:, :, queries].shape)
+                grad_k.add(grad_score, q[:, :, queries].flatten(1, 2), keys)
+                grad_v.add(prob, grad_block, keys)
             _put_back(grad_q_THD, grad_q.mul_(shape.scale), piece)
             _put_back_keys(grad_k_TKD, grad_k, piece)
             _put_back_keys(grad_v_TKD, grad_v, piece)
@@ -186,23 +110,73 @@ def _keeps(piece: Piece, shape: Shape) -> bool:
     return piece.num_keys <= KEEP_BELOW and shape.softcap is None
 
 
-def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
-    """A piece's queries [B * K, G, L, D], times the scale, and its keys and values [B * K, C + L, D]."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Seen:
+    """The keys, or the values, of a piece: what its segments go on from, once [K, C, D], and their own [K * B, L, D].
+
+    A block's queries, R of each segment and key-value head, see a slice of the C + L places; what lies in the context is one matmul for
+    all segments.
+    """
+
+    context_KCD: Tensor
+    own: Tensor
+
+    @property
+    def num_context(self) -> int:
+        return self.context_KCD.shape[1]
+
+    def zeros(self) -> "_Seen":
+        return _Seen(torch.zeros_like(self.context_KCD), torch.zeros_like(self.own))
+
+    def _parts(self, keys: slice) -> tuple[Tensor, Tensor]:
+        num = self.num_context
+        return self.context_KCD[:, keys.start :], self.own[:, max(0, keys.start - num) : keys.stop - num]
+
+    def _joint(self, x: Tensor) -> Tensor:
+        """[K * B, R, ...] as [K, B * R, ...]."""
+        return x.reshape(len(self.context_KCD), -1, x.shape[-1])
+
+    def dot(self, x_NRD: Tensor, keys: slice) -> Tensor:
+        """[K * B, R, S]: each row's product with each place."""
+        context, own = self._parts(keys)
+        told = x_NRD @ own.transpose(1, 2)
+        if not context.shape[1]:
+            return told
+        before = self._joint(x_NRD) @ context.transpose(1, 2)
+        return torch.cat([before.view(*x_NRD.shape[:2], -1), told], dim=-1)
+
+    def mix(self, weight_NRS: Tensor, keys: slice) -> Tensor:
+        """[K * B, R, D]: each row's weighted sum of the places."""
+        context, own = self._parts(keys)
+        num = context.shape[1]
+        mixed = weight_NRS[..., num:] @ own
+        if num:
+            mixed += (self._joint(weight_NRS[..., :num]) @ context).view_as(mixed)
+        return mixed
+
+    def add(self, weight_NRS: Tensor, x_NRD: Tensor, keys: slice) -> None:
+        """Adds to each place the rows' weighted sum."""
+        context, own = self._parts(keys)
+        num = context.shape[1]
+        own.baddbmm_(weight_NRS[..., num:].transpose(1, 2), x_NRD)
+        if num:
+            context.baddbmm_(self._joint(weight_NRS[..., :num]).transpose(1, 2), self._joint(x_NRD))
+
+
+def _lay_out(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, piece: Piece, shape: Shape) -> tuple[Tensor, _Seen, _Seen]:
+    """A piece's queries [K * B, G, L, D], times the scale, and its keys and values."""
     query = _grouped(query_THD, piece, key_TKD.shape[1], padding="any") * shape.scale
-    return query, _with_context(key_TKD, piece), _with_context(value_TKD, piece)
+    return query, _seen(key_TKD, piece), _seen(value_TKD, piece)
 
 
-def _with_context(x_TKD: Tensor, piece: Piece) -> Tensor:
-    """The piece's part of keys or values [T, K, D] as [B * K, C + L, D]: each segment's own, after those it goes on from."""
+def _seen(x_TKD: Tensor, piece: Piece) -> _Seen:
     own = _grouped(x_TKD, piece, x_TKD.shape[1], padding="any").squeeze(1)
-    if piece.context_C is None:
-        return own
-    context_KCD = x_TKD.index_select(0, piece.context_C).transpose(0, 1)
-    return torch.cat([context_KCD.repeat(len(piece.lengths), 1, 1), own], dim=1)
+    context_TKD = x_TKD[:0] if piece.context_C is None else x_TKD.index_select(0, piece.context_C)
+    return _Seen(context_TKD.transpose(0, 1).contiguous(), own)
 
 
 def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, padding: Literal["any", "zero"]) -> Tensor:
-    """The piece's part of [T, H, D] as [B * K, G, L, D]; padded places hold some real row, or zeros."""
+    """The piece's part of [T, H, D] as [K * B, G, L, D]; padded places hold some real row, or zeros."""
     _, num_heads, size = x_THD.shape
     batch, length = piece.row_BL.shape
     if piece.kept_P is None:
@@ -213,64 +187,73 @@ def _grouped(x_THD: Tensor, piece: Piece, num_kv: int, padding: Literal["any", "
         x = x_THD.new_zeros(batch * length, num_heads, size)
         x.index_copy_(0, piece.kept_P, x_THD[piece.start : piece.stop])
     x = x.view(batch, length, num_kv, num_heads // num_kv, size)
-    return x.permute(0, 2, 3, 1, 4).reshape(batch * num_kv, num_heads // num_kv, length, size)
+    return x.permute(2, 0, 3, 1, 4).reshape(num_kv * batch, num_heads // num_kv, length, size)
 
 
 def _put_back(out_THD: Tensor, x: Tensor, piece: Piece) -> None:
-    """Writes [B * K, G, L, D] to the piece's part of [T, H, D], dropping padded places."""
+    """Writes [K * B, G, L, D] to the piece's part of [T, H, D], dropping padded places."""
     batch, length = piece.row_BL.shape
-    num_heads = out_THD.shape[1]
-    x = x.reshape(batch, num_heads, length, -1).transpose(1, 2)
+    x = x.unflatten(0, (-1, batch)).permute(1, 3, 0, 2, 4)
     part = out_THD[piece.start : piece.stop]
     if piece.kept_P is None:
-        part.view(batch, length, num_heads, -1).copy_(x)
+        part.view(x.shape).copy_(x)
     else:
-        part.copy_(x.reshape(batch * length, num_heads, -1).index_select(0, piece.kept_P))
+        part.copy_(x.reshape(batch * length, *out_THD.shape[1:]).index_select(0, piece.kept_P))
 
 
-def _put_back_keys(out_TKD: Tensor, x: Tensor, piece: Piece) -> None:
-    """Writes [B * K, C + L, D] to the piece's part of [T, K, D], and adds to the places that all its segments go on from."""
-    _put_back(out_TKD, x[:, None, x.shape[1] - piece.row_BL.shape[1] :], piece)
+def _put_back_keys(out_TKD: Tensor, x: _Seen, piece: Piece) -> None:
+    """Writes the own part to the piece's part of [T, K, D], and adds the context's to the places that all its segments go on from."""
+    _put_back(out_TKD, x.own[:, None], piece)
     if piece.context_C is not None:
-        num_context = len(piece.context_C)
-        context_KCD = x[:, :num_context].unflatten(0, (-1, out_TKD.shape[1])).sum(0)
         # An earlier piece wrote these places first.
-        out_TKD[piece.context_C] += context_KCD.transpose(0, 1)
+        out_TKD[piece.context_C] += x.context_KCD.transpose(0, 1)
 
 
-def _blocks(q: Tensor, k: Tensor, window: int | None) -> list[tuple[slice, slice]]:
-    """Blocks of queries [B * K, G, L, D] and which of the keys [B * K, C + L, D] each may see; the last is its last query's own."""
+def _blocks(q: Tensor, k: _Seen, window: int | None, first: int = 0) -> list[tuple[slice, slice]]:
+    """Blocks of queries [K * B, G, L, D], from place `first` on, and which of the C + L keys each may see; the last is its last
+    query's own."""
     batch, group, length, _ = q.shape
-    num_keys, num_context = k.shape[1], k.shape[1] - length
-    size, most = length, MAX_SCORE_BYTES // q.element_size()
-    seen = num_keys if window is None else min(num_keys, length + window)
-    if batch * group * length * seen > most or (window is not None and length > 2 * window):
+    num_context, asked = k.num_context, length - first
+    num_keys = num_context + length
+    most = MAX_SCORE_BYTES // (q.element_size() * batch * group)  # scores of a block, for each head
+    size, seen = asked, num_keys if window is None else min(num_keys, asked + window)
+    if asked * seen > most or (window is not None and asked > 2 * window):
         seen = num_keys if window is None else min(num_keys, 2 * window)
-        size = max(1, min(length, most // (batch * group * seen), 512 if window is None else window))
+        size = max(1, min(asked, max(most // seen, MIN_QUERIES), MAX_QUERIES if window is None else window))
     blocks = []
-    for lo, hi in pairwise([*range(0, length, size), length]):
-        first = 0 if window is None else max(0, num_context + lo - window + 1)
-        blocks.append((slice(lo, hi), slice(first, num_context + hi)))
+    for lo, hi in pairwise([*range(first, length, size), length]):
+        start = 0 if window is None else max(0, num_context + lo - window + 1)
+        blocks.append((slice(lo, hi), slice(start, num_context + hi)))
     return blocks
 
 
-def _probabilities(q: Tensor, k: Tensor, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
-    """softmax over visible keys [B * K, G * Q, S], and with a softcap its slope (the derivative of the capped score)."""
-    hidden_QS = _hidden(q.shape[2], keys, shape.window, q.device)
-    ban_QS = torch.zeros(hidden_QS.shape, dtype=q.dtype, device=q.device).masked_fill_(hidden_QS, -torch.inf)
-    ban = ban_QS.repeat(q.shape[1], 1)
-    if shape.softcap is None:
-        return torch.softmax(torch.baddbmm(ban, q.flatten(1, 2), k.transpose(1, 2)), dim=-1), None
-    bent = torch.tanh((q.flatten(1, 2) @ k.transpose(1, 2)) / shape.softcap)
-    return torch.softmax(bent * shape.softcap + ban, dim=-1), 1 - bent * bent
+def _probabilities(q: Tensor, k: _Seen, keys: slice, shape: Shape) -> tuple[Tensor, Tensor | None]:
+    """softmax over visible keys [K * B, G * Q, S], and with a softcap its slope (the derivative of the capped score)."""
+    score, slope = k.dot(q.flatten(1, 2), keys), None
+    if shape.softcap is not None:
+        score = torch.tanh(score / shape.softcap)
+        slope = 1 - score * score
+        score *= shape.softcap
+    _ban(score.unflatten(1, q.shape[1:3]), keys.stop - keys.start, shape.window)
+    return torch.softmax(score, dim=-1), slope
 
 
-def _hidden(num_queries: int, keys: slice, window: int | None, device: torch.device) -> Tensor:
-    """True where a query must not see a key: later ones, and those further back than the window. The last queries are the keys' own."""
-    at_S = torch.arange(keys.start, keys.stop, device=device)
-    at_Q = at_S[-num_queries:]
-    back_QS = at_Q[:, None] - at_S
-    return back_QS < 0 if window is None else (back_QS < 0) | (back_QS >= window)
+def _ban(score_NGQS: Tensor, num_keys: int, window: int | None) -> None:
+    """Sets scores to minus infinity where a query must not see a key. The last queries are the keys' own."""
+    num_queries, device = score_NGQS.shape[2], score_NGQS.device
+    if window is None:  # keys before the block's own are all seen
+        if num_queries > 1:
+            score_NGQS[..., num_keys - num_queries :].masked_fill_(_later(num_queries, device), -torch.inf)
+        return
+    at_S = torch.arange(num_keys, device=device)
+    back_QS = at_S[num_keys - num_queries :, None] - at_S
+    score_NGQS.masked_fill_((back_QS < 0) | (back_QS >= window), -torch.inf)
+
+
+@lru_cache(maxsize=64)
+def _later(num: int, device: torch.device) -> Tensor:
+    """Bool [num, num]: True where the key is later than the query."""
+    return torch.ones(num, num, dtype=torch.bool, device=device).triu_(1)
 
 
 @torch.compiler.disable

@@ -11,9 +11,12 @@ from cascade_rl.algo.batch import Batch
 from cascade_rl.errors import ModelError, NonFiniteError, unknown
 from cascade_rl.model import attention
 from cascade_rl.model.divergence import Divergence
+from cascade_rl.model.families import why_not
+from cascade_rl.model.forward import Forward
 from cascade_rl.model.head import Head, target_logps
 from cascade_rl.model.memory import keep_freed_memory
 from cascade_rl.model.norms import use_fast_norms
+from cascade_rl.model.pieces import plan_attention
 from cascade_rl.model.sources import load_model, load_tokenizer, quiet
 
 if TYPE_CHECKING:
@@ -77,7 +80,11 @@ class Policy:
         # Checkpointing works only in training mode; with dropout off nothing else depends on the mode.
         self.model.train(checkpointing)
         self._check_head()
-        if not compile:  # the compiler fuses a norm with what is around it
+        # The compiler takes transformers' own layers; the norms that it fuses with what is around them are left alone for it.
+        self._forward = (
+            Forward(self.model, checkpointing) if self.packs and not compile and not why_not(self.model.config) else None
+        )
+        if not compile:
             use_fast_norms(self.model)
         else:
             for layer in self._layers():
@@ -121,6 +128,8 @@ class Policy:
 
     def _at_targets(self, batch: Batch) -> Tensor:
         """Hidden states where the next token is trained, [N, D]."""
+        if self._forward is not None:
+            return self._forward(batch)
         # A lookup, since that is what sums the gradients of a repeated place in a fixed order; indexing would not.
         return nn.functional.embedding(batch.query_N, self._hidden(batch))
 
@@ -128,7 +137,7 @@ class Policy:
         """Hidden states after the last norm, [T, D]."""
         body = self.model.base_model
         if self.packs:
-            plan = attention.plan_attention(batch.segments, self.device)
+            plan = plan_attention(batch.segments, self.device)
             row = {"input_ids": batch.token_ids_T[None], "position_ids": batch.position_ids_T[None]}
             return body(**row, use_cache=False, plan=plan).last_hidden_state[0]
         assert all(segment.parent < 0 for segment in batch.segments), "a model that does not pack takes whole samples"

@@ -69,7 +69,8 @@ def judged_tasks(view: RunView, stage: StageView) -> dict[str, Mapping[str, Any]
     """name -> settings of the judged tasks that a stage trains on."""
     tasks = view.recipe.get("tasks", {})
     told = next((told for told in view.recipe.get("stages", []) if told.get("name") == stage.name), {})
-    names = [share.get("task") for share in told.get("tasks", [])]
+    shares = told.get("tasks", []) if told.get("kind") != "pairs" else []  # a list of names, and nothing is trained
+    names = [share.get("task") for share in shares]
     return {name: tasks[name] for name in names if tasks.get(name, {}).get("kind") == "judged"}
 
 

@@ -27,6 +27,7 @@ METRIC_NOTES = {
     "agreement_unsure": "agreement where the ranking is 3 or 4",
     "agreement_sure": "agreement where the ranking is 2 or 5",
     "agreement_certain": "agreement where the ranking is 1 or 6",
+    "exact": "share of a judge's scores of single answers that are the label's",
     "score_error": "distance of the scores from the label's, of 4 at most",
     "ranking_error": "distance of the ranking from the label's, of 5 at most",
 }

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar
 
@@ -21,13 +22,18 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def start_async(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Starts a coroutine on the background loop and does not wait; cancelling the future cancels it there."""
+    return asyncio.run_coroutine_threadsafe(work, _loop())
+
+
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on the background loop and waits for it; Ctrl-C here cancels it there.
 
     No deadline inside the loop can end code that never awaits. So the loop itself is watched: when it has not turned for
     BLOCKED_AFTER_S, RunError is raised here.
     """
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    future = start_async(work)
     turned = time.monotonic()
 
     def turn() -> None:

@@ -77,11 +77,9 @@ class Batching:
             return
         new = [context for context in dict.fromkeys(row.context for row in joining) if context not in prompts]
         stores = [PromptKV(self.decoder.shape, len(context), self.decoder.dtype, contexts[context]) for context in new]
-        for pieces, hidden_Td in self.passes(new, stores, sharing(new, stores)):
-            at = 0
-            for piece in pieces:
-                at += piece.stop - piece.start
-                piece.kv.last_hidden = hidden_Td[at - 1].clone()
+        for pieces, hidden_Td in self.passes(new, stores, sharing(new, stores), last_only=True):
+            for piece, hidden_d in zip(pieces, hidden_Td, strict=True):
+                piece.kv.last_hidden = hidden_d.clone()
         prompts.update(zip(new, stores, strict=True))
         if new:
             kv.add_prompts(stores)
@@ -105,9 +103,10 @@ class Batching:
                 rows.pop()
 
     def passes(
-        self, sequences: Sequence[Sequence[int]], stores: Sequence[PromptKV], pieces: Sequence[Piece]
+        self, sequences: Sequence[Sequence[int]], stores: Sequence[PromptKV], pieces: Sequence[Piece], last_only: bool = False
     ) -> Iterator[tuple[list[Piece], Tensor]]:
-        """Runs pieces of sequences through the model in packed passes of at most `prefill_tokens`; gives the hidden states of each.
+        """Runs pieces of sequences through the model in packed passes of at most `prefill_tokens`; gives the hidden states of each,
+        or of each piece's last token.
 
         Memory beyond the keys and values is that of one pass, so it does not grow with a sequence's length.
         """
@@ -115,7 +114,8 @@ class Batching:
         for part in packed(pieces, self.prefill_tokens):
             ids_T = torch.tensor([i for piece in part for i in ids_of[id(piece.kv)][piece.start : piece.stop]])
             position_T = torch.cat([torch.arange(piece.start, piece.stop) for piece in part])
-            yield part, self.decoder.forward(ids_T, position_T, PrefillAttention(part))
+            ends_U = torch.tensor([piece.stop - piece.start for piece in part]).cumsum(0) - 1 if last_only else None
+            yield part, self.decoder.forward(ids_T, position_T, PrefillAttention(part), ends_U)
 
     @torch.inference_mode()
     def score(self, sequences: Sequence[tuple[int, ...]], temperature: float) -> list[list[float]]:

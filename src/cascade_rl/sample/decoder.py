@@ -15,31 +15,12 @@ from torch.nn import functional as F
 
 from cascade_rl.errors import ModelError, unknown
 
-# (layer, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H * D]; keys and values are the caller's to keep.
+# (layer, q [U, H, D], k [T, K, D], v [T, K, D]) -> [U, H * D]; keys and values are the caller's to keep. U is T, but in a last layer
+# of which less is wanted.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Ropes whose frequencies do not change with the length of the sequence.
-STATIC_ROPES = ("default", "linear", "llama3", "yarn")
 # The batch that prepacked weights are laid out for; other batches work too.
 PACKED_FOR = 128
-
-
-def why_not(config: Any) -> str:
-    """Why this forward cannot run a model with that (transformers) config; "" when it can."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if config.model_type not in FAMILIES:
-        return f'its family is "{config.model_type}"'
-    if config.hidden_act not in ("silu", "swish"):
-        return f'its activation is "{config.hidden_act}"'
-    if kinds or getattr(config, "sliding_window", None):
-        return "it has sliding windows"
-    if rope.get("rope_type", "default") not in STATIC_ROPES:
-        return f'its rope is "{rope["rope_type"]}"'
-    if getattr(config, "quantization_config", None):
-        return "its weights are quantised"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +137,12 @@ class Decoder:
             down=linear("mlp.down_proj"),
         )
 
-    def forward(self, ids_T: Tensor, position_T: Tensor, attend: Attend) -> Tensor:
-        """The final normed hidden states [T, d] of tokens at given positions; each layer's keys and values go to `attend`."""
+    def forward(self, ids_T: Tensor, position_T: Tensor, attend: Attend, wanted_U: Tensor | None = None) -> Tensor:
+        """The final normed hidden states [T, d] of tokens at given positions; each layer's keys and values go to `attend`.
+
+        wanted_U: places of the tokens whose states are asked for, [U, d]: in the last layer the others have no more than keys and
+        values, and `attend` gets the queries of these alone.
+        """
         shape = self.shape
         num_qk = shape.num_heads + shape.num_kv_heads
         cos_T1D, sin_T1D = self._rope(position_T)
@@ -170,6 +155,8 @@ class Decoder:
             # rotate_half(x) is roll(x, D / 2) with the sign of its first half turned, and `sin` carries that sign.
             qk_THD = torch.addcmul(qk_THD * cos_T1D, qk_THD.roll(shape.head_dim // 2, -1), sin_T1D)
             q_THD, k_TKD = qk_THD.split((shape.num_heads, shape.num_kv_heads), 1)
+            if wanted_U is not None and number == shape.num_layers - 1:
+                q_THD, x_Td = q_THD[wanted_U], x_Td[wanted_U]
             x_Td = layer.out.plus(attend(number, q_THD, k_TKD, qkv_THD[:, num_qk:]), x_Td)
             normed_Td = self._norm(x_Td, layer.mlp_norm)
             x_Td = layer.down.plus(layer.up.times(normed_Td, layer.gate.silu(normed_Td)), x_Td)

@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -56,16 +55,30 @@ class EndpointChat:
     def reply(self, conversations: Sequence[Sequence[Message]], seeds: Sequence[int]) -> list[Reply]:
         """See `protocols.Chat`."""
         silence = _Silence()
+        replies: dict[int, Reply] = {}
+        places = iter(range(len(conversations)))  # each thread takes the next
 
-        def ask(place: int) -> Reply:
-            if silence.told:
-                return Reply("", failure=f"not asked: the last {GIVE_UP_AFTER} questions had no answer; the last: {silence.told}")
-            reply = self._answer(conversations[place], seeds[place])
-            silence.heard(reply)
-            return reply
+        def ask() -> None:
+            for place in places:
+                if silence.told:
+                    told = f"not asked: the last {GIVE_UP_AFTER} questions had no answer; the last: {silence.told}"
+                    replies[place] = Reply("", failure=told)
+                    continue
+                try:
+                    replies[place] = self._answer(conversations[place], seeds[place])
+                except (
+                    Exception
+                ) as error:  # the boundary: an answer that breaks the client must not leave a place without a reply
+                    replies[place] = Reply("", failure=f"{type(error).__name__}: {error}")
+                silence.heard(replies[place])
 
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="judge") as pool:
-            return list(pool.map(ask, range(len(conversations))))
+        # Not of a pool: Python waits for a pool's threads at its end, and a silent server would hold up Ctrl-C.
+        threads = [threading.Thread(target=ask, name="judge", daemon=True) for _ in range(min(self.concurrency, len(seeds)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [replies[place] for place in range(len(conversations))]
 
     def _answer(self, conversation: Sequence[Message], seed: int) -> Reply:
         body = {

@@ -60,7 +60,10 @@ class Piece:
 
 
 class PrefillAttention:
-    """The `attend` of a pass over packed pieces: each sees its own sequence up to itself, and never another."""
+    """The `attend` of a pass over packed pieces: each sees its own sequence up to itself, and never another.
+
+    Where it gets fewer queries than keys, these are of the last token of each piece.
+    """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
@@ -71,20 +74,21 @@ class PrefillAttention:
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         out_THD = torch.empty_like(q_THD, memory_format=torch.contiguous_format)
-        at = 0
+        at = first = 0
         for piece, mask in zip(self.pieces, self.masks, strict=True):
             end = at + piece.stop - piece.start
-            keys_KTD, values_KTD = piece.kv.write(layer, piece.start, k_TKD[at:end], v_TKD[at:end], piece.stem)
-            repeat = q_THD.shape[1] // len(keys_KTD)
-            attended = F.scaled_dot_product_attention(
-                q_THD[None, at:end].transpose(1, 2),
-                keys_KTD[None].repeat_interleave(repeat, 1),
-                values_KTD[None].repeat_interleave(repeat, 1),
-                attn_mask=mask,
-                is_causal=mask is None,
-            )
-            out_THD[at:end] = attended[0].transpose(0, 1)
-            at = end
+            stored = piece.kv.write(layer, piece.start, k_TKD[at:end], v_TKD[at:end], piece.stem)
+            if len(q_THD) < len(k_TKD):
+                queries, mask = slice(first, first + 1), None
+            else:
+                queries = slice(at, end)
+            repeat = q_THD.shape[1] // len(stored[0])
+            keys, values = (x_KTD[None] if repeat == 1 else x_KTD[None].repeat_interleave(repeat, 1) for x_KTD in stored)
+            query = q_THD[None, queries].transpose(1, 2)
+            causal = mask is None and query.shape[2] > 1
+            attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=causal)
+            out_THD[queries] = attended[0].transpose(0, 1)
+            at, first = end, first + 1
         return out_THD.flatten(1)
 
 

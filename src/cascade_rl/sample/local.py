@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from cascade_rl.errors import ModelError, NonFiniteError, unknown
+from cascade_rl.model.families import why_not
 from cascade_rl.model.policy import choose_dtype
 from cascade_rl.model.sources import load_model, load_tokenizer
 from cascade_rl.records import SamplingParams, Turn
 from cascade_rl.sample.answers import Answer
 from cascade_rl.sample.batching import Batching
-from cascade_rl.sample.decoder import Decoder, check_weights, why_not
+from cascade_rl.sample.decoder import Decoder, check_weights
 from cascade_rl.sample.generic import sample_generic, score_generic
 from cascade_rl.sample.lanes import deal, num_lanes, run_lanes
 
@@ -132,14 +133,38 @@ class LocalSampler:
         distribution. Raises ValueError for bad requests and NonFiniteError for logits that are not finite.
         """
         answers = self._ask(contexts, n, params, seeds)
+        for _ in self._ended(answers):
+            pass
+        return [[self._turn(answer) for answer in group] for group in answers]
+
+    def finished(
+        self,
+        contexts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams | Sequence[SamplingParams],
+        seeds: Sequence[int],
+    ) -> Iterator[tuple[int, int, Turn]]:
+        """The turns of `sample`, one by one as they end; see `protocols.EagerSampler`. Raises what `sample` raises."""
+        answers = self._ask(contexts, n, params, seeds)
+        place = {id(answer): number for number, group in enumerate(answers) for answer in group}
+        for answer in self._ended(answers):
+            yield place[id(answer)], answer.index, self._turn(answer)
+
+    def _ended(self, answers: Sequence[Sequence[Answer]]) -> Iterator[Answer]:
+        """Runs all answers to their end; gives each when it is there."""
         flat = [answer for group in answers for answer in group]
         # One canonical order, so that the make-up of every batch, and with it every rounding, is the same for any input order.
         # Long contexts first: neighbours then have similar lengths, which the grid of prompts pads.
         flat.sort(key=lambda a: (-len(a.context), a.context, a.seed, a.index))
         self.progress = Progress(total=len(flat))
+        going = flat
         for live in self._rounds(flat):
             self._report(flat, live)
-        return [[self._turn(answer) for answer in group] for group in answers]
+            ended = {id(answer) for answer in going if answer.finish is not None}  # looked at once: lanes go on meanwhile
+            if ended:
+                yield from (answer for answer in going if id(answer) in ended)
+                going = [answer for answer in going if id(answer) not in ended]
+        yield from going
 
     def _ask(
         self,

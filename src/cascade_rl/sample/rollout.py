@@ -1,36 +1,31 @@
-"""Rollouts: prompts in, groups of conversations out; tools are called between turns, and verdicts are asked for at the end.
+"""Rollouts: prompts in, conversations out, each handed on when it has ended; tools are called between turns.
 
 Live conversations advance together: every turn is one call of the sampler over all of them. Token ids are only ever appended to
-(invariant 5), so turn n+1 extends turn n as an exact prefix.
+(invariant 5), so turn n+1 extends turn n as an exact prefix. Verdicts are `sample.verdicts`' affair.
 """
 
 import asyncio
 import dataclasses
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from cascade_rl.errors import CascadeError, DataError, ToolError
 from cascade_rl.model.render import Renderer
-from cascade_rl.protocols import GroupTask, Sampler, Task, Tools
-from cascade_rl.records import Ending, Group, Message, Prompt, Reward, Rollout, SamplingParams, ToolCall, Turn
+from cascade_rl.protocols import EagerSampler, Sampler, Task, Tools
+from cascade_rl.records import Ending, Group, Message, Prompt, Rollout, SamplingParams, ToolCall, Turn
 from cascade_rl.sample.background import run_async
 from cascade_rl.seeds import derive_seed
 
-log = logging.getLogger(__name__)
-
 MAX_CALLS_PER_TURN = 8
 TOOL_TIMEOUT_S = 20.0
-GRADE_TIMEOUT_S = 300.0  # a verdict that runs code waits for others' runs, each of which has a limit of its own
 NUM_CHECKED = 4  # of the longest prompts, before a run
-MAX_VERDICTS_AT_ONCE = 32  # a verdict's deadline starts when its turn comes: waiting for the others is not its fault
 
 
-@dataclass
+@dataclass(eq=False)
 class _Conversation:
-    """The bookkeeping of one rollout while it is live."""
+    """The bookkeeping of one rollout while it is live; place: the number of its prompt."""
 
+    place: int
     prompt: Prompt
     index: int
     seed: int
@@ -69,7 +64,7 @@ class _Conversation:
         )  # fmt: skip
 
 
-def rollout(
+def rollouts(
     sampler: Sampler,
     renderer: Renderer,
     tasks: Mapping[str, Task],
@@ -77,8 +72,8 @@ def rollout(
     n: int,
     params: SamplingParams,
     seed: int,
-) -> list[Group]:
-    """n rollouts of each prompt, in input order, ungraded.
+) -> Generator[tuple[int, Rollout], None, None]:
+    """n rollouts of each prompt, ungraded, each with the number of its prompt: handed on as they end, in whatever order.
 
     params.max_new_tokens is the budget of a whole rollout, all its turns together; params.stop_ids gains the renderer's. A
     conversation that would go on and has no token left, of the budget or of the model's context, ends with finish "length"; one that
@@ -89,20 +84,66 @@ def rollout(
     contexts = [renderer.prompt(p.messages, p.tools, p.thinking) for p in prompts]
     _check_room(prompts, contexts, renderer.max_context)
     seeds = [derive_seed(seed, p.id) for p in prompts]
-    first = sampler.sample(contexts, n, params, seeds)
-    groups = []
-    for prompt, ids, prompt_seed, turns in zip(prompts, contexts, seeds, first, strict=True):
-        group = []
-        for index, turn in enumerate(turns):
-            talk = _Conversation(prompt, index, prompt_seed, None, list(ids))
+    live = []
+    for place, index, turn in _answers(sampler, contexts, n, params, seeds):
+        talk = _Conversation(place, prompts[place], index, seeds[place], None, list(contexts[place]))
+        talk.add(turn, renderer)
+        _open_tools(talk, tasks[talk.prompt.task])
+        if talk.calls:
+            live.append(talk)
+        else:
+            yield place, talk.rollout()
+    live.sort(key=lambda talk: (talk.place, talk.index))
+    while live:
+        calling = _answer_calls(live, renderer, tasks, params)
+        yield from ((talk.place, talk.rollout()) for talk in live if talk not in calling)
+        left = [dataclasses.replace(params, max_new_tokens=params.max_new_tokens - talk.num_sampled) for talk in calling]
+        seeds = [derive_seed(talk.seed, talk.index, len(talk.turns)) for talk in calling]
+        for number, _, turn in _answers(sampler, [talk.ids for talk in calling], 1, left, seeds):
+            talk = calling[number]
             talk.add(turn, renderer)
-            _open_tools(talk, tasks[prompt.task])
-            group.append(talk)
-        groups.append(group)
-    live = [talk for group in groups for talk in group]
-    while live := _advance(live, sampler, renderer, tasks, params):
-        pass
-    return [Group(p, tuple(talk.rollout() for talk in group)) for p, group in zip(prompts, groups, strict=True)]
+            if not talk.calls:
+                yield talk.place, talk.rollout()
+        live = [talk for talk in calling if talk.calls]
+
+
+def _answers(
+    sampler: Sampler,
+    contexts: Sequence[Sequence[int]],
+    n: int,
+    params: SamplingParams | Sequence[SamplingParams],
+    seeds: Sequence[int],
+) -> Iterator[tuple[int, int, Turn]]:
+    """The sampler's turns with the numbers of their context and answer: as they end where it tells, else all at the end."""
+    if not contexts:
+        return
+    if isinstance(sampler, EagerSampler):
+        yield from sampler.finished(contexts, n, params, seeds)
+        return
+    for place, turns in zip(range(len(contexts)), sampler.sample(contexts, n, params, seeds), strict=True):
+        for index, turn in zip(range(n), turns, strict=True):
+            yield place, index, turn
+
+
+def rollout(
+    sampler: Sampler,
+    renderer: Renderer,
+    tasks: Mapping[str, Task],
+    prompts: Sequence[Prompt],
+    n: int,
+    params: SamplingParams,
+    seed: int,
+) -> list[Group]:
+    """What `rollouts` hands on, as groups in input order."""
+    return in_order(prompts, rollouts(sampler, renderer, tasks, prompts, n, params, seed))
+
+
+def in_order(prompts: Sequence[Prompt], ended: Iterable[tuple[int, Rollout]]) -> list[Group]:
+    """A group for each prompt, in input order, its rollouts by their index: whatever the order in which they ended."""
+    found: list[list[Rollout]] = [[] for _ in prompts]
+    for place, told in ended:
+        found[place].append(told)
+    return [Group(p, tuple(sorted(group, key=lambda told: told.index))) for p, group in zip(prompts, found, strict=True)]
 
 
 def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], max_context: int | None) -> None:
@@ -133,36 +174,24 @@ def _open_tools(talk: _Conversation, task: Task) -> None:
         talk.failure = f"tools did not open: {type(error).__name__}: {error}"
 
 
-def _advance(
-    live: list[_Conversation], sampler: Sampler, renderer: Renderer, tasks: Mapping[str, Task], params: SamplingParams
+def _answer_calls(
+    live: Sequence[_Conversation], renderer: Renderer, tasks: Mapping[str, Task], params: SamplingParams
 ) -> list[_Conversation]:
-    """One more turn for every conversation that called tools and still may; gives those that got one."""
-    calling = [talk for talk in live if talk.calls]
-    for talk in calling:
+    """Answers the calls of conversations that may go on; gives those that do, with what the model reads next."""
+    for talk in live:
         talk.out_of_turns = len(talk.turns) >= tasks[talk.prompt.task].max_turns
-    calling = [talk for talk in calling if not talk.out_of_turns]
+    calling = [talk for talk in live if not talk.out_of_turns]
     for talk in calling:
         talk.cut = talk.num_sampled >= params.max_new_tokens
     calling = [talk for talk in calling if not talk.cut]
     if calling:
-        run_async(_answer_calls(calling))
+        run_async(_ask_tools(calling))
     calling = [talk for talk in calling if not talk.failure]
     for talk in calling:
         results = renderer.extend(_trailing_tool_messages(talk.messages), talk.prompt.thinking)
         talk.cut = renderer.max_context is not None and len(talk.ids) + len(results) >= renderer.max_context
         talk.ids.extend([] if talk.cut else results)
-    calling = [talk for talk in calling if not talk.cut]
-    if not calling:
-        return []
-    turns = sampler.sample(
-        [talk.ids for talk in calling],
-        1,
-        [dataclasses.replace(params, max_new_tokens=params.max_new_tokens - talk.num_sampled) for talk in calling],
-        [derive_seed(talk.seed, talk.index, len(talk.turns)) for talk in calling],
-    )
-    for talk, (turn,) in zip(calling, turns, strict=True):
-        talk.add(turn, renderer)
-    return calling
+    return [talk for talk in calling if not talk.cut]
 
 
 def _trailing_tool_messages(messages: Sequence[Message]) -> list[Message]:
@@ -172,7 +201,7 @@ def _trailing_tool_messages(messages: Sequence[Message]) -> list[Message]:
     return list(messages[start:])
 
 
-async def _answer_calls(calling: Sequence[_Conversation]) -> None:
+async def _ask_tools(calling: Sequence[_Conversation]) -> None:
     async def answer(talk: _Conversation) -> None:
         assert talk.tools is not None
         for number, call in enumerate(talk.messages[-1].tool_calls):
@@ -204,116 +233,3 @@ async def _call(talk: _Conversation, tools: Tools, call: ToolCall) -> str:
 def tool_timeout_s(tools: Tools) -> float:
     """How long one call may take: what the tools say, since one that runs a project's tests takes longer than a look-up."""
     return getattr(tools, "timeout_s", TOOL_TIMEOUT_S)
-
-
-def grade_all(groups: Sequence[Group], tasks: Mapping[str, Task]) -> list[Group]:
-    """The same groups with one reward for each rollout, in order; closes the rollouts' tools."""
-    cohorts: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        if isinstance(tasks[group.prompt.task], GroupTask):
-            cohorts.setdefault(group.prompt.task, []).append(place)
-
-    async def grade_groups() -> dict[int, Sequence[Reward]]:
-        turns = asyncio.Semaphore(MAX_VERDICTS_AT_ONCE)
-
-        async def alone(place: int) -> dict[int, Sequence[Reward]]:
-            task = tasks[groups[place].prompt.task]
-            return {place: await asyncio.gather(*(_grade(task, r, turns) for r in groups[place].rollouts))}
-
-        async def together(task: GroupTask, places: Sequence[int]) -> dict[int, Sequence[Reward]]:
-            told = await _grade_together(task, [groups[place] for place in places])
-            return dict(zip(places, told, strict=True))
-
-        compared = {place for places in cohorts.values() for place in places}
-        work = [alone(place) for place in range(len(groups)) if place not in compared]
-        work += [together(cast(GroupTask, tasks[name]), places) for name, places in cohorts.items()]
-        return {place: rewards for told in await asyncio.gather(*work) for place, rewards in told.items()}
-
-    verdicts = run_async(grade_groups())
-    graded = []
-    for place, group in enumerate(groups):
-        spent = tuple(dataclasses.replace(r, tools=None) for r in group.rollouts)
-        graded.append(Group(group.prompt, spent, tuple(verdicts[place])))
-    return graded
-
-
-async def _grade_together(task: GroupTask, groups: Sequence[Group]) -> list[list[Reward]]:
-    """A group task's verdicts. Rollouts that died are unscored and never shown to it, so that none waits for them."""
-    living = [dataclasses.replace(group, rollouts=tuple(r for r in group.rollouts if not r.failure)) for group in groups]
-    try:
-        told = await _group_verdicts(task, living)
-    finally:
-        await asyncio.gather(*(_close(rollout) for group in groups for rollout in group.rollouts))
-    rewards = []
-    for group, verdicts in zip(groups, told, strict=True):
-        rest = iter(verdicts)
-        rewards.append([Reward(None, why=r.failure) if r.failure else next(rest) for r in group.rollouts])
-    return rewards
-
-
-async def _group_verdicts(task: GroupTask, groups: Sequence[Group]) -> Sequence[Sequence[Reward]]:
-    """What `grade_groups` says, checked; whatever keeps it from verdicts leaves all its rollouts unscored."""
-
-    def unscored(why: str) -> list[list[Reward]]:
-        return [[Reward(None, why=why) for _ in group.rollouts] for group in groups]
-
-    try:
-        told = await asyncio.wait_for(task.grade_groups(groups), task.group_timeout_s)
-    except TimeoutError:
-        return unscored(f"no verdicts in {task.group_timeout_s:g} s")
-    except CascadeError:
-        raise
-    except Exception as error:  # the boundary that classifies failures: a grader may be anyone's code
-        return unscored(f"grader crashed: {type(error).__name__}: {error}")
-    where = f'task "{task.name}": grade_groups()'
-    if len(told) != len(groups):
-        raise CascadeError(
-            f"{where} gave verdicts on {len(told)} groups, and was given {len(groups)}; it must give a list for each"
-        )
-    for group, rewards in zip(groups, told, strict=True):
-        if len(rewards) != len(group.rollouts):
-            raise CascadeError(
-                f"{where} gave {len(rewards)} rewards for {len(group.rollouts)} rollouts of prompt {group.prompt.id}; it must give"
-                " exactly one each (None for unscored)"
-            )
-        if any(not isinstance(reward, Reward) for reward in rewards):
-            raise CascadeError(f"{where} gave something that is no Reward for prompt {group.prompt.id}")
-    return told
-
-
-async def _grade(task: Task, rollout: Rollout, turns: asyncio.Semaphore) -> Reward:
-    async with turns:
-        try:
-            return await _verdict(task, rollout)
-        finally:
-            await _close(rollout)
-
-
-async def _verdict(task: Task, rollout: Rollout) -> Reward:
-    """A task's verdict on one rollout; whatever keeps it from one makes the rollout unscored, never 0 (invariant 4)."""
-    if rollout.failure:
-        return Reward(None, why=rollout.failure)
-    timeout_s: float = getattr(task, "grade_timeout_s", GRADE_TIMEOUT_S)
-    try:
-        reward = await asyncio.wait_for(task.grade(rollout, rollout.tools), timeout_s)
-    except TimeoutError:
-        return Reward(None, why=f"no verdict in {timeout_s:g} s")
-    except ToolError as error:  # of a tool that the grader called, not of the model
-        return Reward(None, why=f"grader's tool call failed: {error}")
-    except CascadeError:
-        raise
-    except Exception as error:  # the boundary that classifies failures: a grader may be anyone's code
-        return Reward(None, why=f"grader crashed: {type(error).__name__}: {error}")
-    if not isinstance(reward, Reward):
-        raise CascadeError(f'task "{task.name}": grade() gave {type(reward).__name__}; it must give a Reward')
-    return reward
-
-
-async def _close(rollout: Rollout) -> None:
-    """Tools that do not close cost neither the verdict nor the run."""
-    if rollout.tools is None:
-        return
-    try:
-        await asyncio.wait_for(rollout.tools.close(), TOOL_TIMEOUT_S)
-    except Exception as error:  # a tool may be anyone's code
-        log.warning("prompt %s: tools did not close: %s: %s", rollout.prompt.id, type(error).__name__, error)

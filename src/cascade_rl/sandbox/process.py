@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +32,12 @@ from typing import Literal, get_args
 from cascade_rl.errors import SandboxError, unknown
 from cascade_rl.records import ExecResult
 from cascade_rl.sandbox.bubblewrap import WAY_OUT, command, server_arguments
+from cascade_rl.sandbox.capture import Capture, Until
 from cascade_rl.sandbox.inside import wire
 
 log = logging.getLogger(__name__)
 
 Isolation = Literal["bubblewrap", "unsafe-subprocess"]
-Until = Callable[[int, bytes], bool]  # (number of a line of results, the line) -> whether enough was seen
 MB = 1 << 20
 START_TIMEOUT_S = 60.0
 GRACE_S = 20.0  # past a run's own limit, on a loaded machine: then the sandbox itself is taken for dead
@@ -53,7 +54,7 @@ class Limits:
     cpu_s: of processor time, whole seconds, each process. wall_s: from the program's start; None is cpu_s * 1.5 + 1, so that a
     loaded machine does not turn a verdict into a time-out. memory_bytes: address space of each process, and memory that all of
     them hold together. disk_bytes: of /box, /tmp and /dev/shm, each, and of one file. output_bytes: stdout, stderr and results
-    together. num_processes: threads count.
+    together. num_processes: beside the program's first; threads count.
     """
 
     cpu_s: int = 2
@@ -150,27 +151,29 @@ class ForkServer:
             raise SandboxFailed(f"the sandbox ended: {self._last_words() or error}") from None
 
     def _run(self, job: Job, limits: Limits, until: Until | None) -> Result:
-        request = dataclasses.asdict(job) | {"limits": limits.told(), "folder": self._folder and self._folder.name}
-        del request["stdin"]
+        request = {name: getattr(job, name) for name in _TOLD} | {
+            "limits": limits.told(),
+            "folder": self._folder and self._folder.name,
+        }
+        deadline = time.monotonic() + limits.deadline_s + GRACE_S
         self._sock.settimeout(limits.deadline_s + GRACE_S)
-        wire.send(self._sock, wire.REQUEST, json.dumps(request).encode())
-        wire.send(self._sock, wire.BLOB, job.stdin)
-        pending, lines, stopped = b"", [], False
-        while True:
-            kind, payload = wire.receive(self._sock)
-            if kind == wire.FAILED:
-                raise SandboxFailed(payload.decode(errors="replace"))
-            if kind == wire.DONE:
-                break
-            *whole, pending = (pending + payload).split(b"\n")
-            for line in whole:
-                lines.append(line)
-                if until is not None and not stopped and until(len(lines) - 1, line):
-                    stopped = True
-                    wire.send(self._sock, wire.STOP)
+        self._sock.sendall(wire.frame(wire.REQUEST, json.dumps(request).encode()) + wire.frame(wire.BLOB, job.stdin))
+        kind, payload, pipes = wire.receive_pipes(self._sock, 3)
+        if kind != wire.PIPES:
+            raise SandboxFailed(payload.decode(errors="replace"))
+        capture = Capture(self._sock, pipes, limits.output_bytes, until)
+        try:
+            kind, payload = capture.finish(deadline)
+        finally:
+            capture.close()
+        if kind != wire.DONE:
+            raise SandboxFailed(payload.decode(errors="replace"))
         head = json.loads(payload)
-        stdout, stderr = wire.receive(self._sock)[1], wire.receive(self._sock)[1]
-        return Result(ExecResult(stdout=stdout, stderr=stderr, **head), tuple(lines))
+        if not head.pop("started"):
+            raise SandboxFailed(f"the run was not set up: {capture.stderr[-2000:].decode(errors='replace').strip()}")
+        if capture.over and head["ended"] in ("exit", "stopped"):
+            head["ended"] = "output"
+        return Result(ExecResult(stdout=bytes(capture.stdout), stderr=bytes(capture.stderr), **head), tuple(capture.lines))
 
     def close(self) -> None:
         """Ends the sandbox and everything in it."""
@@ -191,6 +194,7 @@ class ForkServer:
             return ""
 
 
+_TOLD = ("kind", "source", "calls", "argv", "path", "files", "word", "keep")  # of a job; stdin goes as it is
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}  # of the launcher; nothing of it gets inside
 
 
@@ -226,6 +230,8 @@ class SandboxPool:
         try:
             result = self._try(job, limits, until)
         except SandboxFailed as error:
+            if self._closed:  # it was ended, and there is no other
+                raise
             log.warning("a sandbox failed (%s); once more in a fresh one", error)
             return self._try(job, limits, until)
         if result.exit.ended == "exit" and result.exit.exit_code == -signal.SIGKILL:
@@ -261,6 +267,9 @@ class SandboxPool:
             raise
         self._started = True
         self._alive.add(server)
+        if self._closed:  # while it started
+            self._end(server)
+            raise SandboxFailed("the pool is closed")
         return server
 
     def _end(self, server: ForkServer) -> None:
@@ -314,12 +323,17 @@ class ProcessSandbox:
             self._thread.shutdown(wait=False)
 
     async def do(self, job: Job, timeout_s: float) -> Result:
-        """Any job, on the files that live here. Raises SandboxFailed (they are then lost)."""
+        """Any job, on the files that live here. Raises SandboxFailed (they are then lost). Cancelled, it ends the sandbox with the job."""
         if self._closed:
             raise SandboxError("sandbox: it is closed; open another one")
         limits = dataclasses.replace(self.limits, wall_s=timeout_s)
         job = dataclasses.replace(job, keep=True)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
+        except asyncio.CancelledError:
+            if self._server is not None:
+                self._server.process.kill()  # so that the thread has its answer at once
+            raise
 
     def _serve(self, job: Job, limits: Limits) -> Result:
         if self._server is None:

@@ -11,7 +11,8 @@ from cascade_rl.algo.advantages import has_signal
 from cascade_rl.errors import RunError
 from cascade_rl.model.memory import give_back_freed_memory
 from cascade_rl.records import Group, Prompt, Reward
-from cascade_rl.sample.rollout import grade_all, rollout
+from cascade_rl.sample.rollout import rollouts
+from cascade_rl.sample.verdicts import Verdicts
 from cascade_rl.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ class Collector:
         """Graded rollouts of the next `num` prompts, for step `step` (counted from 0)."""
         stage, ctx, prompts = self.stage, self.ctx, self.feed.take(num)
         seed = derive_seed(ctx.seed, "rollout", step, refill)
-        with ctx.timed("sampling"):
-            groups = rollout(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
-            give_back_freed_memory()
-        with ctx.timed("grading"):
-            return grade_all(groups, ctx.tasks)
+        ended = rollouts(self.sampler, ctx.renderer, ctx.tasks, prompts, stage.group_size, stage.sampling(), seed)
+        with Verdicts(ctx.tasks, stage.group_size) as verdicts:
+            with ctx.timed("sampling"):
+                groups = verdicts.gather(prompts, ended)
+                give_back_freed_memory()
+            ctx.count_time("overlapped", verdicts.seconds)
+            with ctx.timed("grading"):
+                return verdicts.finish(groups)
 
     def collect(self, step: int) -> Collected:
         """All rollouts of a step."""

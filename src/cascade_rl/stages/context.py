@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cascade_rl.checkpoint import State, drop_state, load_state, save_state
+from cascade_rl.checkpoint import State, drop_state, load_pieces, load_state, save_piece, save_state
 from cascade_rl.errors import DataError, Interrupted, RenderError
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
@@ -93,14 +93,8 @@ class StageContext:
         The policy's checkpoint gets the template that it is trained with, which need not be the one that its start brought.
         """
         policy.tokenizer.chat_template = self.renderer.template
-        self.dir.root.mkdir(parents=True, exist_ok=True)
         state = load_state(self.dir)
-        kept = state.cursor["log_bytes"] if state else {}
-        for name, path in self._log_paths().items():
-            if name in kept or path.exists() or name != "rollouts":
-                self._logs[name] = Log(path)
-                self._logs[name].truncate_to(kept.get(name, 0))
-        self._clock = time.perf_counter()
+        self._open_logs(state.cursor["log_bytes"] if state else {})
         if state is None:
             return 0
         policy.load_weights(state.tensors["weights"])
@@ -108,6 +102,28 @@ class StageContext:
         feed.restore(state.cursor["feed"])
         self.say(f'stage "{self.name}": going on after step {state.step}')
         return state.step
+
+    def pieces(self) -> list[Any]:
+        """For a stage that is made piece by piece: what is saved of it, in order. Its log starts anew, and is written at the end."""
+        self._open_logs({})
+        if found := load_pieces(self.dir):
+            self.say(f'stage "{self.name}": going on with what was saved')
+        return found
+
+    def save_piece(self, value: Any, *, last: bool) -> None:
+        """Saves a piece (JSON); if there are others to come and the user asked to stop, raises Interrupted."""
+        save_piece(self.dir, value)
+        if self.stop() and not last:
+            raise Interrupted(f'stage "{self.name}": stopped and saved; go on with: {self.how_to_go_on}')
+
+    def _open_logs(self, lengths: Mapping[str, int]) -> None:
+        """Opens the logs, cut to what the saved state knows of them."""
+        self.dir.root.mkdir(parents=True, exist_ok=True)
+        for name, path in self._log_paths().items():
+            if name in lengths or path.exists() or name != "rollouts":
+                self._logs[name] = Log(path)
+                self._logs[name].truncate_to(lengths.get(name, 0))
+        self._clock = time.perf_counter()
 
     def _log_paths(self) -> dict[str, Path]:
         return {"metrics": self.dir.metrics, "timing": self.dir.timing, "rollouts": self.dir.rollouts}
@@ -132,7 +148,11 @@ class StageContext:
         try:
             yield
         finally:
-            self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begin
+            self.count_time(part, time.perf_counter() - begin)
+
+    def count_time(self, part: str, seconds: float) -> None:
+        """The same for a time that was measured elsewhere. `overlapped_s`: for how long of `sampling_s` verdicts were being given too."""
+        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
 
     def log_rollouts(
         self, step: int, groups: Sequence[Group], advantages: Callable[[Sequence[float | None]], Sequence[Any]]

@@ -1,7 +1,8 @@
 """Feed: the order in which items of several sources are drawn, as a function of the seed and the number of draws alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,9 +18,17 @@ class Feed(Generic[Item]):
 
     After any number of draws each source's share is within one draw of its weight. The cursor is a few integers, so resuming
     goes on at the exact sample; a step may end anywhere in an epoch, its very end included.
+
+    together: neighbours of a source for which it gives the same (None: nothing) stay neighbours, in their order.
     """
 
-    def __init__(self, sources: Sequence[Sequence[Item]], weights: Sequence[float], seed: int) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Sequence[Item]],
+        weights: Sequence[float],
+        seed: int,
+        together: Callable[[Item], Hashable] | None = None,
+    ) -> None:
         if len(sources) != len(weights) or not sources or any(len(source) == 0 for source in sources):
             raise ValueError(f"feed: needs one weight per source and no empty source; got sizes {[len(s) for s in sources]}")
         self.sources = sources
@@ -27,6 +36,7 @@ class Feed(Generic[Item]):
         self.seed = seed
         self.counts = [0] * len(sources)
         self.closed: set[int] = set()
+        self._runs = [_runs([together(item) for item in source]) if together else None for source in sources]
         self._order = lru_cache(maxsize=2 * len(sources))(self._permutation)
 
     @property
@@ -35,7 +45,10 @@ class Feed(Generic[Item]):
 
     def _permutation(self, source: int, epoch: int) -> np.ndarray:
         generator = np.random.Generator(np.random.Philox(derive_seed(self.seed, "order", source, epoch)))
-        return generator.permutation(len(self.sources[source]))
+        runs = self._runs[source]
+        if runs is None:
+            return generator.permutation(len(self.sources[source]))
+        return np.concatenate([runs[number] for number in generator.permutation(len(runs))])
 
     def _next(self) -> tuple[int, Item]:
         """The item of the next draw, not yet drawn: from the source that lags most behind its share."""
@@ -76,6 +89,12 @@ class Feed(Generic[Item]):
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         self.counts, self.closed = list(cursor["counts"]), set(cursor.get("closed", ()))
+
+
+def _runs(keys: Sequence[Hashable]) -> list[np.ndarray] | None:
+    """The places of each run of equal keys, those of None being alone; None where every run is of one."""
+    told = [list(run) for _, run in groupby(range(len(keys)), key=lambda i: (i,) if keys[i] is None else keys[i])]
+    return None if len(told) == len(keys) else [np.array(run) for run in told]
 
 
 def take_packed(feed: Feed[Sample], num_sequences: int, pack_tokens: int) -> list[Sample]:

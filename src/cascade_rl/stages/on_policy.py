@@ -117,10 +117,11 @@ class OnPolicy:
         return [kept_prompts(share.keep, share.task, prompts) if share.keep else prompts for share, prompts in asked]
 
     def feed(self, ctx: "StageContext") -> "Feed[Prompt]":
-        """The order in which prompts are asked."""
+        """The order in which prompts are asked; those about one document follow each other, so that it is read once for all."""
         from cascade_rl.stages.feed import Feed
 
-        return Feed(self.prompts(ctx.tasks), [share.weight for share in self.tasks], ctx.seed)
+        weights = [share.weight for share in self.tasks]
+        return Feed(self.prompts(ctx.tasks), weights, ctx.seed, together=lambda prompt: prompt.facets.get("document"))
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_new_tokens)

@@ -27,6 +27,7 @@ TASKS: dict[str, str] = {
     "swe.made": "cascade_rl.tasks.swe.made:MadeRepositories",
     "swe": "cascade_rl.tasks.swe.rows:SWERows",
     "nano.judge": "cascade_rl.tasks.nano.judge:JudgeTask",
+    "nano.preference": "cascade_rl.tasks.nano.preference:NanoPreference",
     "judged": "cascade_rl.tasks.judged:Judged",
     "preference": "cascade_rl.tasks.preference:Preference",
     "rows": "cascade_rl.tasks.custom:RowsTask",

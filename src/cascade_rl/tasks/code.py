@@ -41,6 +41,11 @@ class CodeSettings:
                 raise RecipeError(f'task "{getattr(self, "name", "")}": {key} {getattr(self, key)} must be {low} to {high:,}')
         super().__post_init__()  # type: ignore[misc]  # of the task that it is mixed into
 
+    @property
+    def grades_elsewhere(self) -> bool:
+        """Programs run in processes of their own, beside the sampler."""
+        return True
+
     async def run_tests(self, code: str, tests: Sequence[CallTest], setup: str = "") -> Reward:
         """The reward of code for its tests; unscored where the sandbox fails. The same code for the same tests is run once."""
         limits = Limits(cpu_s=self.time_limit_s, memory_bytes=self.memory_mb * MB)

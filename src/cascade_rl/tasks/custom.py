@@ -14,7 +14,6 @@ import inspect
 import json
 import math
 import numbers
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks import load_task_class
 from cascade_rl.tasks.files import FileTask, Item, told
 from cascade_rl.tasks.rows import conversation, read_placed
+from cascade_rl.tasks.threads import TooSlow, in_thread
 
 MAX_REWARD = 1e100  # what is larger, or not a number, is no verdict; the squares of these can still be summed
 CALL_TIMEOUT_S = 30.0  # of one call of a function that is not async
@@ -196,9 +196,9 @@ async def _score(place: str, rollout: Rollout, where: str) -> float | None:
             scores = await function(**given)
         else:
             async with _one_at_a_time():
-                scores = await _in_thread(lambda: function(**given))
+                scores = await in_thread("reward-function", lambda: function(**given), CALL_TIMEOUT_S)
             scores = await scores if inspect.isawaitable(scores) else scores
-    except _TooSlow:
+    except TooSlow:
         raise RuntimeError(f'reward function "{place}" gave no answer in {CALL_TIMEOUT_S:g} s') from None
     except (Exception, SystemExit) as error:  # anyone's code: what grades must see a failure of the function, not of ours
         raise RuntimeError(f'reward function "{place}" raised {type(error).__name__}: {error}') from error
@@ -252,42 +252,10 @@ def _short(value: Any) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-# Functions that are not async run one at a time, as TRL calls them, in a thread that is left behind when it passes its deadline:
-# Python cannot end it, but it holds up neither the other verdicts nor the end of the program.
+# Functions that are not async run one at a time, as TRL calls them.
 
 _locks: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = weakref.WeakKeyDictionary()
 
 
-class _TooSlow(Exception):
-    pass
-
-
 def _one_at_a_time() -> asyncio.Lock:
     return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-
-async def _in_thread(call: Callable[[], Any]) -> Any:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-
-    def deliver(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result((result, error))
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except BaseException as raised:  # SystemExit too: in a thread nobody else would hear of it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="reward-function", daemon=True).start()
-    try:
-        result, error = await asyncio.wait_for(future, CALL_TIMEOUT_S)
-    except TimeoutError:
-        raise _TooSlow from None
-    if error is None:
-        return result
-    raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")

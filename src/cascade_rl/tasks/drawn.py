@@ -104,6 +104,10 @@ class DrawnTask:
         """One question, from any split."""
         raise NotImplementedError
 
+    def drafts(self, rng: random.Random, split: Split) -> Sequence[Draft]:
+        """The next questions, which become neighbours where they are of the split."""
+        return (self.draw(rng),)
+
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
         """The verdict on a non-empty answer of bounded length."""
         raise NotImplementedError
@@ -125,28 +129,28 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
                 f'task "{task.name}": only {len(prompts)} different prompts found for split "{split}" of {sizes[split]}'
                 f"; ask for fewer (num_{split}) or make the task larger with its other settings"
             )
-        draft = task.draw(rng)
-        if split_of(draft.key) != split:
-            continue
-        question = draft.question if isinstance(draft.question, str) else draft.question()
-        told = hashlib.blake2b(json.dumps([question, draft.reference], sort_keys=True).encode(), digest_size=16).digest()
-        if told in seen:
-            continue
-        seen.add(told)
-        prompts.append(
-            Prompt(
-                id=f"{task.name}/{split}/{len(prompts)}",
-                task=task.name,
-                domain=task.domain,
-                split=split,
-                messages=(Message("user", question),),
-                tools=draft.tools,
-                thinking=draft.thinking,
-                reference=draft.reference,
-                gold=draft.gold,
-                facets=draft.facets,
+        for draft in task.drafts(rng, split):
+            if split_of(draft.key) != split or len(prompts) == sizes[split]:
+                continue
+            question = draft.question if isinstance(draft.question, str) else draft.question()
+            told = hashlib.blake2b(json.dumps([question, draft.reference], sort_keys=True).encode(), digest_size=16).digest()
+            if told in seen:
+                continue
+            seen.add(told)
+            prompts.append(
+                Prompt(
+                    id=f"{task.name}/{split}/{len(prompts)}",
+                    task=task.name,
+                    domain=task.domain,
+                    split=split,
+                    messages=(Message("user", question),),
+                    tools=draft.tools,
+                    thinking=draft.thinking,
+                    reference=draft.reference,
+                    gold=draft.gold,
+                    facets=draft.facets,
+                )
             )
-        )
     return tuple(prompts)
 
 

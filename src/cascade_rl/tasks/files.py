@@ -90,6 +90,11 @@ class FileTask:
             raise DataError(unknown(f'task "{self.name}": split', self.split, get_args(Split)))
 
     @property
+    def place(self) -> str:
+        """Where the data are, for messages."""
+        return self.path
+
+    @property
     def max_turns(self) -> int:
         return 1
 
@@ -102,7 +107,7 @@ class FileTask:
             raise DataError(unknown(f'task "{self.name}": split', split, get_args(Split)))
         found = [prompt for prompt in _all_prompts(self) if prompt.split == split]
         if not found:
-            raise DataError(f'task "{self.name}": {self.path} has no rows of split "{split}"; ask for another split')
+            raise DataError(f'task "{self.name}": {self.place} has no rows of split "{split}"; ask for another split')
         return evenly(found, self.num_prompts)
 
     def splits(self) -> list[Split]:

@@ -1,6 +1,7 @@
 """RLHF: the prompts of another task, graded by a judge that compares the answers of a group (or scores them one by one).
 
-Questions of a whole step go to the judge together. A verdict that is missing or cannot be read counts for nothing in its pair; an answer
+Questions of a whole step go to the judge together; to a judge behind a URL, those of the groups that are whole while others are still
+being sampled. A verdict that is missing or cannot be read counts for nothing in its pair; an answer
 without any verdict is unscored.
 """
 
@@ -19,6 +20,7 @@ from cascade_rl.grade.judge.verdict import parse_pair, parse_point
 from cascade_rl.protocols import Chat, Task, Tools
 from cascade_rl.records import Group, Message, Prompt, Reply, Reward, Rollout, Split
 from cascade_rl.seeds import derive_seed
+from cascade_rl.tasks.threads import in_thread
 
 LEAST = 1.0  # the score of an empty answer, which no judge is shown
 _RULE_TIMEOUT_S = 60.0
@@ -38,7 +40,7 @@ class Judged:
     length_weight   of the adjustment for being shorter than the group, for thinking and answer apart (0: off).
     short_bonus     for the shortest thinking and the shortest answer, if their base score reaches the quantile short_gate (0: off).
     watch           whether the other task's own verdict is logged beside the judge's: a rule that no reward ever sees.
-    timeout_s       for all verdicts of a step together.
+    timeout_s       for all verdicts that are asked for together.
     """
 
     task: str
@@ -113,14 +115,21 @@ class Judged:
     def group_timeout_s(self) -> float:
         return self.timeout_s
 
+    @property
+    def grades_elsewhere(self) -> bool:
+        """Where every judge is a server; one in this process needs the cores that sample."""
+        return all(config.url for config in self.judges().values())
+
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
         ((reward,),) = await self.grade_groups([Group(rollout.prompt, (rollout,))])
         return reward
 
     async def grade_groups(self, groups: Sequence[Group]) -> list[list[Reward]]:
         """Base scores from the judge, what is added for being short, and the parts that are watched."""
-        scored = await asyncio.to_thread(self._ask, "judge", groups)
-        seconds = await asyncio.to_thread(self._ask, "second", groups) if "second" in self.chats else [None] * len(groups)
+        scored = await in_thread("judge", lambda: self._ask("judge", groups))
+        seconds: Sequence[_Scores | None] = [None] * len(groups)
+        if "second" in self.chats:
+            seconds = await in_thread("judge", lambda: self._ask("second", groups))
         rules = await self._rules(groups) if self.watch else [None] * len(groups)
         told = zip(groups, scored, rules, seconds, strict=True)
         return [self._rewards(group, scores, rule, second) for group, scores, rule, second in told]

@@ -3,7 +3,7 @@
 import functools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -67,44 +67,58 @@ class Needle(DocumentTask):
             raise RecipeError(f'task "{self.name}": num_needles {self.num_needles} must be 2 to 8')
         if not 2 <= self.most_counted <= len(_TREES):
             raise RecipeError(f'task "{self.name}": most_counted {self.most_counted} must be 2 to {len(_TREES)}')
+        each = self.num_needles if "needles" in self.kinds else 1
+        hops = self.num_others + self.num_questions if "hop" in self.kinds else 0
+        if self.num_questions * each + self.num_others > len(_NAMES) or hops > len(_COLORS):
+            raise RecipeError(
+                f'task "{self.name}": {self.num_questions} questions to a document with num_others = {self.num_others} need more'
+                f" people or places than there are; ask for less"
+            )
 
     # --- questions --------------------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, rng: random.Random) -> Asked:
+    def ask(self, kind: str, rng: random.Random, num_others: int, taken: Set[str]) -> Asked:
+        names = [name for name in _NAMES if name not in taken]
         if kind in ("needle", "needles"):
-            return self._codes(1 if kind == "needle" else self.num_needles, rng)
-        return self._hop(rng) if kind == "hop" else self._whole(kind, rng)
+            return self._codes(1 if kind == "needle" else self.num_needles, num_others, names, rng)
+        return self._hop(num_others, names, taken, rng) if kind == "hop" else self._whole(kind, num_others, names, rng)
 
-    def _codes(self, num: int, rng: random.Random) -> Asked:
-        people = rng.sample(_NAMES, num + self.num_others)
+    def _codes(self, num: int, num_others: int, names: Sequence[str], rng: random.Random) -> Asked:
+        people = rng.sample(names, num + num_others)
         codes = [str(code) for code in rng.sample(_CODES, len(people))]
         facts = [f"The access code of {person} is {code}." for person, code in zip(people, codes, strict=True)]
         question = f"What {'is the access code' if num == 1 else 'are the access codes'} of {listed(people[:num])}?"
-        return Asked(tuple(facts[:num]), tuple(facts[num:]), question, tuple(codes[:num]), tuple(codes[num:]))
+        return Asked(
+            tuple(facts[:num]), tuple(facts[num:]), question, tuple(codes[:num]), tuple(codes[num:]), subjects=tuple(people)
+        )
 
-    def _hop(self, rng: random.Random) -> Asked:
-        num = 1 + self.num_others
-        people, colors, cities = rng.sample(_NAMES, num), rng.sample(_COLORS, num), rng.sample(_CITIES, num)
+    def _hop(self, num_others: int, names: Sequence[str], taken: Set[str], rng: random.Random) -> Asked:
+        num = 1 + num_others
+        people, colors, cities = (
+            rng.sample([word for word in words if word not in taken], num) for words in (names, _COLORS, _CITIES)
+        )
         keeps = [f"{person} keeps old letters in the {color} chest." for person, color in zip(people, colors, strict=True)]
         stands = [f"The {color} chest stands in a cellar in {city}." for color, city in zip(colors, cities, strict=True)]
         question = f"In which city is the chest with the old letters of {people[0]}?"
         elsewhere = tuple(city for city in _CITIES if city != cities[0])  # whether or not the document names them
-        return Asked((keeps[0], stands[0]), (*keeps[1:], *stands[1:]), question, (cities[0],), elsewhere)
+        others, subjects = (*keeps[1:], *stands[1:]), (*people, *colors, *cities)
+        return Asked((keeps[0], stands[0]), others, question, (cities[0],), elsewhere, subjects=subjects)
 
-    def _whole(self, kind: str, rng: random.Random) -> Asked:
+    def _whole(self, kind: str, num_others: int, names: Sequence[str], rng: random.Random) -> Asked:
         """Of facts about one person all over the document: how many there are, or what their numbers add up to."""
-        person, *others = rng.sample(_NAMES, 1 + self.num_others)
+        person, *others = subjects = tuple(rng.sample(names, 1 + num_others))
         num = rng.randint(2, self.most_counted)
         if kind == "count":
             told = [f"{person} planted a young {tree}." for tree in rng.sample(_TREES, num)]
             apart = [f"{who} planted a young {rng.choice(_TREES)}." for who in others]
-            return Asked(tuple(told), tuple(apart), f"How many trees did {person} plant? Answer with a number.", (str(num),))
+            question = f"How many trees did {person} plant? Answer with a number."
+            return Asked(tuple(told), tuple(apart), question, (str(num),), subjects=subjects)
         goods, numbers = rng.choice(_GOODS), rng.sample(range(2, 20), num)
         told = [f"{person} sold {number} {goods}." for number in numbers]
         apart = [f"{who} sold {rng.randint(2, 19)} {goods}." for who in others]
         question = f"How many {goods} did {person} sell in all? Answer with a number."
         working = f"{' + '.join(map(str, numbers))} = {sum(numbers)}."
-        return Asked(tuple(told), tuple(apart), question, (str(sum(numbers)),), (), working)
+        return Asked(tuple(told), tuple(apart), question, (str(sum(numbers)),), (), working, subjects)
 
     def write(self, document: str, question: str) -> str:
         return f"{_ASK}\n\n{document}\n\nQuestion: {question}"

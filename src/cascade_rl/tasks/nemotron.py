@@ -84,6 +84,10 @@ class NemotronRL(CodeSettings, FileTask):
         """What the paper's reward does and this one does not, in words; "" where they are the same."""
         return DIFFERS.get(self.take, "")
 
+    @property
+    def grades_elsewhere(self) -> bool:
+        return self.take == "code"
+
     def items(self) -> Iterator[Item]:
         found = _read(self)
         if not found.items:

@@ -1,20 +1,23 @@
 """Preference pairs of a file: what a judge is trained on and measured by."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from cascade_rl import strict_json
-from cascade_rl.errors import DataError
-from cascade_rl.grade.judge.labelled import grade_verdict
-from cascade_rl.grade.judge.template import load_template, pair_question
-from cascade_rl.grade.judge.verdict import Label
-from cascade_rl.protocols import Tools
-from cascade_rl.records import Message, Reward, Rollout
+from cascade_rl.errors import DataError, RecipeError
+from cascade_rl.grade.judge.labelled import grade_point, grade_verdict
+from cascade_rl.grade.judge.template import load_template, pair_question, point_question
+from cascade_rl.grade.judge.verdict import NEUTRAL, SCORES, Label, demonstration, ranking_of, write_pair, write_point
+from cascade_rl.protocols import Task, Tools
+from cascade_rl.records import Message, Reward, Rollout, Split
 from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.rows import conversation
 
+_SHOWN = 3  # places named in a note
+_Made = tuple[tuple[Message, ...], dict[str, Any], tuple[Message, ...]]  # question, reference, gold
 _FIRST, _SECOND = 2.0, 5.0  # "better", where a label says only which
 
 
@@ -26,12 +29,23 @@ class Preference(FileTask):
     HelpSteer3  {"context": messages, "response1": text, "response2": text, "overall_preference": -3 (1 far better) ... 3}
     LLMBar      {"input": text, "output_1": text, "output_2": text, "label": 1 or 2}
 
+    A pair of two equal answers has no better one: it is left out, and told of.
+    A row in TRL's layout may say `"helpfulness": [5, 2]`, the scores of both (equal ones: a tie), and any row its `"split"`: "train",
+    "dev" or "test". So does what a stage of kind `pairs` writes.
+
+    path, stage: the file, or the stage that makes it, an earlier one of the recipe.
+    mode: "pair": both answers are compared; "point": each answer is scored by itself, which takes rows with scores.
     both_orders: each pair comes twice, the second time with its answers exchanged, in one split: a judge of position learns nothing.
     reward: "distance", the paper's, or "agreement", 1 where the preference is right; format_weight, ranking_weight: its C1 and C2.
     template: "full", "brief", "examples", or a text file.
+    thinking: whether the judge reasons first. Without it a pair's demonstration (for SFT) is its bare verdict; with it there is none,
+    since nobody knows the reasons.
     """
 
+    path: str = ""
+    stage: str = ""
     thinking: bool = True
+    mode: Literal["pair", "point"] = "pair"
     both_orders: bool = True
     reward: Literal["distance", "agreement"] = "distance"
     format_weight: float = 10.0
@@ -43,22 +57,77 @@ class Preference(FileTask):
     published: ClassVar[str] = "nvidia/HelpSteer3 on the Hugging Face hub, princeton-nlp/LLMBar on GitHub, or your own pairs"
     metric: ClassVar[str] = "agreement"
 
+    file: Path | None = field(default=None, repr=False)  # of the stage named above, once it is done
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        load_template(self.template, "pair", f'task "{self.name}"')
+        if bool(self.path) == bool(self.stage):
+            raise RecipeError(
+                f'task "{self.name}": needs either path = "FILE" or stage = "NAME", one of kind pairs, and not both'
+            )
+        load_template(self.template, self.mode, f'task "{self.name}"')
+
+    @property
+    def place(self) -> str:
+        return str(self.file or self.path)
 
     def items(self) -> Iterator[Item]:
-        template = load_template(self.template, "pair", f'task "{self.name}"')
-        for row in self._rows():
-            messages, first, second, label = read_pair(row)
-            orders = [(first, second, label), (second, first, swapped(label))]
-            for one, two, told in orders if self.both_orders else orders[:1]:
-                reference = {"first": told.first, "second": told.second, "ranking": told.ranking}
-                key = [[message.role, message.content] for message in messages]
-                yield Item(key=key, messages=pair_question(template, messages, one, two), reference=reference)
+        template = load_template(self.template, self.mode, f'task "{self.name}"')
+        for row in self.pair_rows():
+            pair = read_pair(row)
+            if pair[1] == pair[2]:
+                continue
+            key = [[message.role, message.content] for message in pair[0]]
+            split: Split | None = own if (own := row.values.get("split")) in get_args(Split) else None
+            made = self._points(row, template, *pair) if self.mode == "point" else self._pairs(template, *pair)
+            for asked, reference, gold in made:
+                yield Item(key=key, messages=asked, reference=reference, gold=gold, split=split)
 
-    def _rows(self) -> list[Row]:
-        path = Path(self.path)
+    def notes(self) -> tuple[str, ...]:
+        """What became of the pairs that nothing can be learnt from. Reads the data."""
+        if waits(self):
+            return ()
+        pairs = [(row.where, read_pair(row)) for row in self.pair_rows()]
+        equal = [where for where, (_, first, second, _) in pairs if first == second]
+        if not equal:
+            return ()
+        shown = ", ".join(equal[:_SHOWN]) + (", ..." if len(equal) > _SHOWN else "")
+        return (
+            f"{len(equal):,} of {len(pairs):,} pairs have two equal answers, of which none is better, and are left out: {shown}",
+        )
+
+    def _pairs(self, template: str, messages: Sequence[Message], first: str, second: str, label: Label) -> Iterator[_Made]:
+        orders = [(first, second, label), (second, first, swapped(label))]
+        for one, two, told in orders if self.both_orders else orders[:1]:
+            reference = {"first": told.first, "second": told.second, "ranking": told.ranking}
+            gold = self._gold(messages, (one, two), write_pair(demonstration(told)))
+            yield pair_question(template, messages, one, two), reference, gold
+
+    def _points(
+        self, row: Row, template: str, messages: Sequence[Message], first: str, second: str, label: Label
+    ) -> Iterator[_Made]:
+        if label.first is None or label.second is None:
+            raise DataError(f'{row.where}: has no scores, "helpfulness", which mode = "point" is about; take mode = "pair"')
+        for answer, score in ((first, label.first), (second, label.second)):
+            gold = self._gold(messages, (answer,), write_point(score))
+            yield point_question(template, messages, answer), {"score": score}, gold
+
+    def reasons(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
+        """What a careful judge thinks of the two answers (in mode "point": of the one), where a subclass knows it."""
+        return None
+
+    def _gold(self, messages: Sequence[Message], answers: Sequence[str], verdict: str) -> tuple[Message, ...]:
+        reasons = self.reasons(messages, answers) if self.thinking else None
+        return () if self.thinking and reasons is None else (Message("assistant", verdict, thinking=reasons),)
+
+    def pair_rows(self) -> list[Row]:
+        """The rows as they stand in the file; `read_pair` reads them."""
+        if self.stage and self.file is None:
+            raise DataError(
+                f'task "{self.name}": its pairs are made by stage "{self.stage}" of a run; outside of that run give their file:'
+                f" --set tasks.{self.name}.stage= --set tasks.{self.name}.path=RUN/stages/NN-{self.stage}-FINGERPRINT/pairs.jsonl"
+            )
+        path = Path(self.place)
         if path.suffix != ".json" or not path.is_file():
             return self.rows(path)
         try:
@@ -70,10 +139,26 @@ class Preference(FileTask):
         return [Row(f"{path}[{number}]", value) for number, value in enumerate(values)]
 
     async def grade(self, rollout: Rollout, tools: Tools | None = None) -> Reward:
+        if self.mode == "point":
+            score = rollout.prompt.reference["score"]
+            return grade_point(rollout.answer, score, agreement=self.reward == "agreement", format_weight=self.format_weight)
         return grade_verdict(
             rollout.answer, Label(**rollout.prompt.reference), agreement=self.reward == "agreement",
             format_weight=self.format_weight, ranking_weight=self.ranking_weight,
         )  # fmt: skip
+
+
+def linked(tasks: Mapping[str, Task], files: Mapping[str, Path]) -> dict[str, Task]:
+    """The tasks; those that read the pairs of a stage, with its file. files: stage name -> file, of the stages that are done."""
+    return {
+        name: dataclasses.replace(task, file=files.get(task.stage)) if isinstance(task, Preference) and task.stage else task
+        for name, task in tasks.items()
+    }
+
+
+def waits(task: Task) -> bool:
+    """Whether the task has no prompts yet: the stage that makes its pairs is not done."""
+    return isinstance(task, Preference) and bool(task.stage) and task.file is None
 
 
 def swapped(label: Label) -> Label:
@@ -85,7 +170,7 @@ def read_pair(row: Row) -> tuple[tuple[Message, ...], str, str, Label]:
     """(the conversation, answer 1, answer 2, label) of a row. Raises DataError with its place."""
     values = row.values
     if "chosen" in values:
-        return _conversation(row, "prompt"), _answer(row, "chosen"), _answer(row, "rejected"), Label(None, None, _FIRST)
+        return _conversation(row, "prompt"), _answer(row, "chosen"), _answer(row, "rejected"), _scored(row)
     if "response1" in values:
         told = row.need("overall_preference", int)
         if not -3 <= told <= 3:
@@ -101,6 +186,20 @@ def read_pair(row: Row) -> tuple[tuple[Message, ...], str, str, Label]:
         f"{row.where}: has {', '.join(sorted(values)) or 'no keys'}; expected prompt, chosen and rejected, or context, response1,"
         " response2 and overall_preference, or input, output_1, output_2 and label"
     )
+
+
+def _scored(row: Row) -> Label:
+    """The label of a row in TRL's layout: the first answer is better, by as much as both scores say, where it has them."""
+    if (told := row.values.get("helpfulness")) is None:
+        return Label(None, None, _FIRST)
+    if not isinstance(told, list) or len(told) != 2 or not all(type(score) is int and score in SCORES for score in told):
+        raise DataError(
+            f'{row.where}: "helpfulness" is {str(told)[:60]}; expected the scores of chosen and rejected, 1 to 5 each'
+        )
+    chosen, rejected = told
+    if chosen < rejected:
+        raise DataError(f'{row.where}: "helpfulness" is {told}, so that the rejected answer is the better one; exchange them')
+    return Label(chosen, rejected, NEUTRAL if chosen == rejected else ranking_of(chosen, rejected))
 
 
 def _conversation(row: Row, key: str) -> tuple[Message, ...]:

@@ -2,8 +2,18 @@
 
 import pytest
 
-from cascade_rl.grade.judge.labelled import agree, grade_verdict
-from cascade_rl.grade.judge.verdict import Label, Verdict, distance, parse_pair, parse_point, ranking_of, write_pair
+from cascade_rl.grade.judge.labelled import agree, grade_point, grade_verdict
+from cascade_rl.grade.judge.verdict import (
+    Label,
+    Verdict,
+    demonstration,
+    distance,
+    parse_pair,
+    parse_point,
+    ranking_of,
+    write_pair,
+    write_point,
+)
 
 GOOD = "Score 1: 4\nScore 2: 2\nRanking: 2"
 
@@ -79,6 +89,24 @@ def test_on_a_tie_both_middle_rankings_are_right() -> None:
     assert agree(Verdict(3, 2, 3), tie) == 0.0
 
 
+@pytest.mark.parametrize(
+    "label, verdict",
+    [
+        (Label(5, 2, 1.0), Verdict(5, 2, 1)),
+        (Label(5, 2, None), Verdict(5, 2, 1)),
+        (Label(2, 2, 3.5), Verdict(2, 2, 3)),
+        (Label(None, None, 3.5), Verdict(3, 3, 3)),
+        *((Label(None, None, float(ranking)), Verdict(*scores, ranking))
+          for ranking, scores in ((1, (5, 2)), (2, (4, 2)), (3, (4, 3)), (4, (3, 4)), (5, (2, 4)), (6, (2, 5)))),
+    ],
+)  # fmt: skip
+def test_a_demonstration_is_its_label_and_gets_full_marks(label: Label, verdict: Verdict) -> None:
+    assert demonstration(label) == verdict
+    assert ranking_of(verdict.first, verdict.second) == verdict.ranking or verdict.first == verdict.second
+    if label.ranking is not None:
+        assert reward(write_pair(verdict), label).value == 1.0
+
+
 def reward(text: str, label: Label, agreement: bool = False):  # type: ignore[no-untyped-def]
     return grade_verdict(text, label, agreement=agreement, format_weight=10, ranking_weight=1)
 
@@ -97,6 +125,21 @@ def test_the_worst_verdict_is_better_than_none() -> None:
     worst = reward("Score 1: 1\nScore 2: 5\nRanking: 6", label).value
     assert worst == pytest.approx(1 - 13 / 23)
     assert worst > 0.0
+
+
+def test_the_reward_of_a_single_score() -> None:
+    def value(text: str, agreement: bool = False) -> float | None:
+        return grade_point(text, 4, agreement=agreement, format_weight=10).value
+
+    assert value("Score: 4") == value("Score: 4", agreement=True) == 1.0
+    assert value("Score: 2") == pytest.approx(1 - 2 / 13)  # C1 = 10 and 3 at worst
+    assert value("Score: 2", agreement=True) == value("it is fine") == 0.0
+    assert grade_point("Score: 2", 4, agreement=False, format_weight=10).parts == {
+        "parsed": 1.0,
+        "exact": 0.0,
+        "score_error": 2.0,
+    }
+    assert parse_point(write_point(3)) == 3
 
 
 def test_parts_tell_position_and_calibration() -> None:

@@ -1,6 +1,6 @@
 """A verdict compared with a label: the reward that trains a judge, and what says how far to trust it."""
 
-from cascade_rl.grade.judge.verdict import NEUTRAL, Label, Verdict, distance, parse_pair
+from cascade_rl.grade.judge.verdict import NEUTRAL, SCORES, Label, Verdict, distance, parse_pair, parse_point
 from cascade_rl.records import Reward
 
 SURENESS = {0.5: "unsure", 1.5: "sure", 2.5: "certain"}  # by the distance of the ranking from its middle
@@ -26,6 +26,20 @@ def grade_verdict(text: str, label: Label, *, agreement: bool, format_weight: fl
     told = f"scores {verdict.first} and {verdict.second}, ranking {verdict.ranking}"
     wanted = f"the label says {_or_dash(label.first)} and {_or_dash(label.second)}, ranking {_or_dash(label.ranking)}"
     return Reward(value, _parts(verdict, label, agrees), f"{told}; {wanted}")
+
+
+def grade_point(text: str, score: int, *, agreement: bool, format_weight: float) -> Reward:
+    """The same for a judge that scores one answer: -C1 I_format - |s - S|, moved and shrunk to [0, 1]; or 1 where the score is the label's.
+
+    Parts: parsed, and of what could be parsed exact and score_error.
+    """
+    told = parse_point(text)
+    if isinstance(told, str):
+        return Reward(0.0, {"parsed": 0.0}, told)
+    error, exact = abs(told - score), float(told == score)
+    worst = format_weight + max(abs(value - score) for value in SCORES)
+    parts = {"parsed": 1.0, "exact": exact, "score_error": float(error)}
+    return Reward(exact if agreement else 1 - error / worst, parts, f"score {told}; the label says {score}")
 
 
 def agree(verdict: Verdict, label: Label) -> float:

@@ -63,6 +63,11 @@ def write_pair(verdict: Verdict) -> str:
     return f"Score 1: {verdict.first}\nScore 2: {verdict.second}\nRanking: {verdict.ranking}"
 
 
+def write_point(score: int) -> str:
+    """The text that `parse_point` reads."""
+    return f"Score: {score}"
+
+
 def ranking_of(first: float, second: float) -> int:
     """The ranking that two different scores come to: a lead of 1 is a little better, of 2 better, of 3 or more far better."""
     lead = min(3, max(1, round(abs(first - second))))
@@ -86,6 +91,25 @@ class Label:
         if self.first is not None and self.second is not None and self.first != self.second:
             return float(self.first - self.second)
         return NEUTRAL - self.ranking if self.ranking is not None else 0.0
+
+
+def demonstration(label: Label) -> Verdict:
+    """A verdict that is as the label says, for a judge to imitate: `demonstration(Label(None, None, 2.0))` is Verdict(4, 2, 2).
+
+    Where scores are not known, they are in the middle of the scale and as far apart as the ranking says. A tie is ranked 3, always: in a
+    circle of comparisons each answer is shown first once, so that this costs nobody anything, while a ranking of 3 or 4 by whim
+    would be worth half a point to one of two equals.
+    """
+    if label.ranking == NEUTRAL or (label.ranking is None and not label.preference):
+        score = label.first if label.first is not None else 3
+        return Verdict(score, label.second if label.second is not None else score, 3)
+    first, second = label.first, label.second
+    if first is None or second is None:
+        assert label.ranking is not None, "a label has scores or a ranking"
+        lead = round(abs(NEUTRAL - label.ranking) + 0.5)  # 1, 2 or 3
+        better, worse = 3 + (lead + 1) // 2, 3 - lead // 2
+        first, second = (better, worse) if label.ranking < NEUTRAL else (worse, better)
+    return Verdict(first, second, ranking_of(first, second) if label.ranking is None else round(label.ranking))
 
 
 def distance(verdict: Verdict | None, label: Label, ranking_weight: float = 1.0) -> float:

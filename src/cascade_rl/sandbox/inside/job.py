@@ -6,21 +6,37 @@ values that someone else compares, and it knows nothing to lie with.
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 import tarfile
 import threading
+import time
 import traceback
 import types
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from cascade_rl.sandbox.inside import kernel, tests, values
+from cascade_rl.sandbox.inside import kernel, tests, values, wire
 
 WORK, TEMP = "/box", "/tmp"
-RESULTS = 3  # the descriptor of the results pipe
+RESULTS, START = 3, 4  # the descriptors of the results pipe, and of the one that says that the program starts: closed by then
+WATCHED = struct.Struct("=dddQ")
+
+
+class Watched(NamedTuple):
+    """What the server must know of a run: when its program started (on the monotonic clock), and the limits that it watches."""
+
+    begin: float
+    wall_s: float
+    cpu_s: float
+    memory_bytes: int
+
+
 _WARM = (
     "array", "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "inspect", "io",
     "itertools", "linecache", "math", "operator", "random", "re", "statistics", "string", "threading", "typing",
@@ -31,22 +47,28 @@ def warm_up() -> None:
     """Imports what programs use most, once for all runs: a fork then costs less than a start."""
     for name in _WARM:
         __import__(name)
+    if kernel.can_filter():
+        kernel.filter_code(os.uname().machine)
 
 
-def run(request: dict[str, Any], descriptors: list[int], isolated: bool) -> NoReturn:
-    """Never returns. descriptors: stdin, stdout, stderr, results."""
+def run(sock: socket.socket, descriptors: list[int], isolated: bool) -> NoReturn:
+    """Takes the request that waits on the socket, and never returns. descriptors: stdout, stderr, results, start."""
     code = 70
     try:
         os.setsid()  # a process group reaches across PID namespaces: kill(0, ...) would hit the server
-        for place, descriptor in enumerate(_lifted(descriptors)):
+        for place, descriptor in enumerate(_lifted(descriptors), start=1):
             os.dup2(descriptor, place)
-        os.closerange(RESULTS + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        request = json.loads(wire.receive(sock)[1])
+        os.dup2(_file(wire.receive(sock)[1]), 0)
+        os.closerange(START + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # the socket too
         if isolated:
             _make_walls(request)
         else:
             os.chdir(request["folder"])
         _close_doors(request, isolated)
-        os.write(RESULTS, b"+")
+        limits = request["limits"]
+        os.write(START, WATCHED.pack(time.monotonic(), limits["wall_s"], limits["cpu_s"], limits["memory_bytes"]))
+        os.close(START)
         code = JOBS[request["kind"]](request)
     except SystemExit as stop:
         code = _exit_code(stop)
@@ -59,14 +81,26 @@ def run(request: dict[str, Any], descriptors: list[int], isolated: bool) -> NoRe
 
 
 def _lifted(descriptors: list[int]) -> list[int]:
-    """The same descriptors at numbers that the places 0 to 3 cannot overwrite."""
+    """The same descriptors at numbers that the places 0 to 4 cannot overwrite."""
     return [
-        descriptor if descriptor > RESULTS else os.dup2(descriptor, 100 + place) for place, descriptor in enumerate(descriptors)
+        descriptor if descriptor > START else fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, START + 1)
+        for descriptor in descriptors
     ]
 
 
+def _file(data: bytes) -> int:
+    """A descriptor of a file in memory that holds the data."""
+    descriptor = os.memfd_create("stdin")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 def _make_walls(request: dict[str, Any]) -> None:
-    """Mounts that belong to this run. A kept run (`keep`) works in the sandbox's own folders, which live as long as it does."""
+    """Namespaces and mounts of this run alone. A kept run (`keep`) works in the sandbox's own folders, which live as long as it does."""
+    kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)  # of PIDs it has had its own from the fork
     kernel.mount("proc", "/proc", kernel.NOSUID | kernel.NODEV | kernel.NOEXEC)
     size = f"size={request['limits']['disk_bytes']},nr_inodes=20000,mode=755"
     flags = kernel.NOSUID | kernel.NODEV
@@ -90,8 +124,8 @@ def _close_doors(request: dict[str, Any], isolated: bool) -> None:
         resource.setrlimit(kind, (value, value))
     if isolated:  # elsewhere the limit counts all that this user runs
         resource.setrlimit(resource.RLIMIT_NPROC, (limits["num_processes"] + 3,) * 2)
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("1000")  # if the machine runs out of memory, this run is the one to end
+        with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+            file.write(b"1000")  # if the machine runs out of memory, this run is the one to end
         kernel.drop_privileges()
     else:
         os.environ.clear()

@@ -1,6 +1,7 @@
 """The system calls that Python has no names for: namespaces, mounts, capabilities, the system call filter. Linux only."""
 
 import ctypes
+import functools
 import os
 import struct
 
@@ -23,6 +24,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def setns(namespace: int, kind: int) -> None:
+    """Enters the namespace behind a descriptor; where it is one of PIDs, the children do, and not the caller."""
+    _check(_libc.setns(namespace, kind), "setns")
+
+
 def mount(kind: str, place: str, flags: int, options: str = "") -> None:
     """Mounts a fresh file system of a kind ("proc", "tmpfs") at a place."""
     _check(
@@ -31,12 +37,16 @@ def mount(kind: str, place: str, flags: int, options: str = "") -> None:
     )
 
 
-def drop_privileges() -> None:
-    """Gives up every capability for good, also over exec, and shuts off system calls that a program of a test does not need."""
-    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+def drop_bounding_set() -> None:
+    """No program that this process or a child of it starts will get a capability; those that they have stay."""
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last one this kernel knows, or not ours to drop: it is then not ours to use either
+
+
+def drop_privileges() -> None:
+    """Gives up every capability for good, and shuts off system calls that a program of a test does not need."""
+    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
     filter_system_calls()
@@ -80,12 +90,17 @@ def can_filter() -> bool:
 
 def filter_system_calls() -> None:
     """Installs the filter for this process and all it starts; on a machine type without a table, nothing."""
-    machine = os.uname().machine
     if not can_filter():
         return
-    code = b"".join(struct.pack("=HBBI", *step) for step in _steps(machine))
+    code = filter_code(os.uname().machine)
     program = _Program(len(code) // 8, code)
     _check(_libc.prctl(_SET_SECCOMP, _SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
+
+
+@functools.cache
+def filter_code(machine: str) -> bytes:
+    """The filter as the kernel takes it; put together once, before the forks."""
+    return b"".join(struct.pack("=HBBI", *step) for step in _steps(machine))
 
 
 def _steps(machine: str) -> list[tuple[int, int, int, int]]:

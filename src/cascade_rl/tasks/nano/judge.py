@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from cascade_rl.grade.judge.labelled import grade_verdict
-from cascade_rl.grade.judge.template import BRIEF_PAIR, pair_question
-from cascade_rl.grade.judge.verdict import NEUTRAL, Label, Verdict, ranking_of, write_pair
+from cascade_rl.grade.judge.labelled import grade_point, grade_verdict
+from cascade_rl.grade.judge.template import BRIEF_PAIR, BRIEF_POINT, pair_question, point_question
+from cascade_rl.grade.judge.verdict import NEUTRAL, Label, demonstration, ranking_of, write_pair, write_point
 from cascade_rl.protocols import Tools, gold_rollout
 from cascade_rl.records import Message, Prompt, Reward, Rollout
 from cascade_rl.tasks.drawn import Draft, DrawnTask
@@ -23,6 +23,7 @@ from cascade_rl.tasks.nano.words import NAMES
 class JudgeTask(DrawnTask):
     """`"Q> Hi, I am Mia. ...\\n1> Hello Mia! ...\\n2> ..."` is answered by two scores and a ranking.
 
+    mode: "pair"; or "point": one answer and its score, so that there is nothing to confuse it with.
     fault_share: how often each part of an answer is at fault.
     tie_share: the share of pairs whose answers are equally good; a judge meets them when it is used. Their label is a ranking of 3.5.
     reward: "distance", the paper's; or "agreement", 1 where the preference is right.
@@ -30,6 +31,7 @@ class JudgeTask(DrawnTask):
     """
 
     thinking: bool = True
+    mode: Literal["pair", "point"] = "pair"
     fault_share: float = 0.35
     tie_share: float = 0.0
     reward: Literal["distance", "agreement"] = "distance"
@@ -44,22 +46,32 @@ class JudgeTask(DrawnTask):
         chat = ChatTask()
         asked = chat.draw(rng)
         assert isinstance(asked.question, str)
+        if self.mode == "point":
+            return self._draw_point(rng, asked)
         wants_tie = rng.random() < self.tie_share
         while True:
             answers = [self._answer(rng, asked) for _ in range(2)]
             first, second = (answer.score for answer in answers)
             if answers[0].text != answers[1].text and (first == second) == wants_tie:
                 break
-        ranking = NEUTRAL if first == second else ranking_of(first, second)
-        said = Verdict(first, second, rng.choice((3, 4)) if first == second else int(ranking))
-        notes = [f"{number} {answer.notes}" for number, answer in enumerate(answers, 1)]
-        thinking = "\n".join(notes) if self.thinking else None
-        gold = Message("assistant", write_pair(said), thinking=thinking)
+        label = Label(first, second, NEUTRAL if first == second else ranking_of(first, second))
+        thinking = told([answer.notes for answer in answers]) if self.thinking else None
+        gold = Message("assistant", write_pair(demonstration(label)), thinking=thinking)
         (question,) = pair_question(BRIEF_PAIR, (Message("user", asked.question),), *(answer.text for answer in answers))
-        reference = {"first": first, "second": second, "ranking": ranking}
+        reference = {"first": first, "second": second, "ranking": label.ranking}
         return Draft(asked.key, question.content, (gold,), reference, self.thinking)
 
+    def _draw_point(self, rng: random.Random, asked: Draft) -> Draft:
+        assert isinstance(asked.question, str)
+        answer = self._answer(rng, asked)
+        gold = Message("assistant", write_point(answer.score), thinking=told([answer.notes]) if self.thinking else None)
+        (question,) = point_question(BRIEF_POINT, (Message("user", asked.question),), answer.text)
+        return Draft(asked.key, question.content, (gold,), {"score": answer.score}, self.thinking)
+
     def judge(self, rollout: Rollout, answer: str, tools: Tools | None) -> Reward:
+        if self.mode == "point":
+            score = rollout.prompt.reference["score"]
+            return grade_point(answer, score, agreement=self.reward == "agreement", format_weight=self.format_weight)
         return grade_verdict(
             answer, Label(**rollout.prompt.reference), agreement=self.reward == "agreement",
             format_weight=self.format_weight, ranking_weight=self.ranking_weight,
@@ -97,6 +109,11 @@ class _Answer:
     text: str
     score: int
     notes: str
+
+
+def told(notes: Sequence[str]) -> str:
+    """Notes as a judge's reasoning: of one answer as they are, of several line by line, each with its number."""
+    return notes[0] if len(notes) == 1 else "\n".join(f"{number} {note}" for number, note in enumerate(notes, 1))
 
 
 def noted(asked: Draft, text: str, name: str, words: Sequence[str]) -> _Answer:

@@ -2,9 +2,10 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Reward, Rollout, Split
 from cascade_rl.tasks.documents import Asked, DocumentTask
@@ -29,16 +30,27 @@ class LongTask(DocumentTask):
 
     name: str = "nano.long"
 
-    def ask(self, kind: str, rng: random.Random) -> Asked:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        each = self.num_needles if "needles" in self.kinds else 1
+        if self.num_questions * each + self.num_others > len(NAMES):
+            raise RecipeError(
+                f'task "{self.name}": {self.num_questions} questions about {each} of the people each, with num_others ='
+                f" {self.num_others}, need more than the {len(NAMES)} people there are; ask for less"
+            )
+
+    def ask(self, kind: str, rng: random.Random, num_others: int, taken: Set[str]) -> Asked:
+        names = [name for name in NAMES if name not in taken]
         if kind in ("needle", "needles"):
             num = 1 if kind == "needle" else self.num_needles
-            facts, question, answers = codes(rng, num, self.num_others)
-            return Asked(tuple(facts[:num]), tuple(facts[num:]), question, tuple(answers))
+            facts, question, answers = codes(rng, num, num_others, names)
+            return Asked(tuple(facts[:num]), tuple(facts[num:]), question, tuple(answers), subjects=_subjects(facts))
         if kind == "hop":
-            num = 1 + self.num_others
-            facts, question, answers, _ = hop(rng, num)
-            return Asked((facts[0], facts[num]), (*facts[1:num], *facts[num + 1 :]), question, tuple(answers))
-        return _gifts(kind, rng, self.num_others)
+            num = 1 + num_others
+            facts, question, answers, _ = hop(rng, num, names, taken)
+            others = (*facts[1:num], *facts[num + 1 :])
+            return Asked((facts[0], facts[num]), others, question, tuple(answers), subjects=_subjects(facts))
+        return _gifts(kind, rng, names, num_others)
 
     def fill(self, length: int, split: Split, rng: random.Random) -> Sequence[str]:
         sentences: list[str] = []
@@ -55,17 +67,25 @@ class LongTask(DocumentTask):
         return judge_values(answer, rollout.prompt.reference["answers"])
 
 
-def _gifts(kind: str, rng: random.Random, num_others: int) -> Asked:
+def _subjects(facts: Sequence[str]) -> tuple[str, ...]:
+    """Whom and what facts of the form "The code of Mia is 12." are about."""
+    return tuple(fact.split()[3] for fact in facts)
+
+
+def _gifts(kind: str, rng: random.Random, names: Sequence[str], num_others: int) -> Asked:
     """What one person gets in two or three places, among what others get."""
     thing = rng.choice(THINGS)
-    person, *others = rng.sample(NAMES, 1 + num_others)
+    person, *others = rng.sample(names, 1 + num_others)
     numbers = _numbers(rng)
     needed = tuple(f"{person} gets {number} {thing}s." for number in numbers)
     apart = tuple(f"{other} gets {rng.randint(2, _MOST_SUMMED)} {thing}s." for other in others)
     if kind == "count":
-        return Asked(needed, apart, f"How many times does {person} get {thing}s?", (str(len(numbers)),))
+        question = f"How many times does {person} get {thing}s?"
+        return Asked(needed, apart, question, (str(len(numbers)),), subjects=(person, *others))
     working = f"{'+'.join(map(str, numbers))}={sum(numbers)}."
-    return Asked(needed, apart, f"How many {thing}s does {person} get in all?", (str(sum(numbers)),), (), working)
+    return Asked(
+        needed, apart, f"How many {thing}s does {person} get in all?", (str(sum(numbers)),), (), working, (person, *others)
+    )
 
 
 def _numbers(rng: random.Random) -> list[int]:

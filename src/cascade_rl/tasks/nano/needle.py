@@ -2,13 +2,14 @@
 
 import random
 import re
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
 from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
-from cascade_rl.tasks.nano.words import CITIES, COLORS, NAMES, THINGS
+from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, EVENTS, FOODS, NAMES, THINGS
 
 _WEATHER = ("The sun is out", "It rains a bit", "The wind is cold", "The sky is dark", "Snow falls")
 _WHEN = ("in the morning", "at noon", "at night", "all day", "this week")
@@ -17,7 +18,10 @@ _DOES = ("walks home", "looks at the sea", "sits by the door", "sings a song", "
 TOKENS_PER_FILLER = 9  # what a filler sentence takes in the nano vocabulary, about; lengths are aims, not promises
 
 _MAX_WORDS = 16
-_VALUES = {value.casefold() for value in THINGS + CITIES}  # what a question may ask for, besides numbers
+# Codes are words: one token, two places behind the name. With numbers (a blank and two digits) the model found a code in the text, but
+# half the time another's: 46% right where words are 90%, after the same 200 updates.
+_CODES = (*THINGS, *FOODS, *COLORS, *EVENTS)
+_MIDDLES = (("town", CITIES), ("day", DAYS))  # what the two facts of a hop have in common
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,38 +70,39 @@ class NeedleTask(DrawnTask):
         return judge_values(answer, rollout.prompt.reference["answers"])
 
 
-def codes(rng: random.Random, num: int, num_others: int) -> tuple[list[str], str, list[str]]:
+def codes(rng: random.Random, num: int, num_others: int, names: Sequence[str] = NAMES) -> tuple[list[str], str, list[str]]:
     """Facts, of which the first `num` answer; the question; the answers."""
-    people = rng.sample(NAMES, num + num_others)
-    told = [str(code) for code in rng.sample(range(10, 100), len(people))]
+    people = rng.sample(names, num + num_others)
+    told = rng.sample(_CODES, len(people))
     facts = [f"The code of {person} is {code}." for person, code in zip(people, told, strict=True)]
     asked = " and ".join(people[:num])
     return facts, f"What is the code of {asked}?", told[:num]
 
 
-def hop(rng: random.Random, num: int) -> tuple[list[str], str, list[str], str]:
-    """`num` chains of two facts (all first halves, then all second ones), of which the first answers; question, answer, reasoning."""
-    people, colors, ends = rng.sample(NAMES, num), rng.sample(COLORS, num), rng.sample(THINGS, num)
-    owns = [f"{person} has the {color} box." for person, color in zip(people, colors, strict=True)]
-    if rng.random() < 0.5:
-        holds = [f"The {color} box holds a {end}." for color, end in zip(colors, ends, strict=True)]
-        question = f"What does the box of {people[0]} hold?"
-    else:
-        ends = rng.sample(CITIES, num)
-        holds = [f"The {color} box is in {end}." for color, end in zip(colors, ends, strict=True)]
-        question = f"Where is the box of {people[0]}?"
-    return owns + holds, question, ends[:1], f"{owns[0]} {holds[0]}"
+def hop(
+    rng: random.Random, num: int, names: Sequence[str] = NAMES, taken: Set[str] = frozenset()
+) -> tuple[list[str], str, list[str], str]:
+    """`num` chains of two facts (all first halves, then all second ones), of which the first answers; question, answer, reasoning.
+
+    Both facts have the form of a single needle, so that what the second asks for is what the model finds anyway: the hop is to ask
+    for it. As "Mia has the red box. The red box is in Rome." it was not learnt at this size, in a hundred tokens either.
+    """
+    word, middles = rng.choice([told for told in _MIDDLES if len(set(told[1]) - taken) >= num])
+    people, middle = rng.sample(names, num), rng.sample([value for value in middles if value not in taken], num)
+    told = rng.sample(_CODES, num)
+    first = [f"The {word} of {person} is {value}." for person, value in zip(people, middle, strict=True)]
+    second = [f"The code of {value} is {code}." for value, code in zip(middle, told, strict=True)]
+    return first + second, f"What is the code of the {word} of {people[0]}?", told[:1], f"{first[0]} {second[0]}"
 
 
 def judge_values(answer: str, right: list[str]) -> Reward:
-    """Full marks for a short answer that says these values, and no other number, thing or city."""
+    """Full marks for a short answer that says these codes, and no other code or number."""
     said = re.findall(r"\w+", answer.casefold())
     if len(said) > _MAX_WORDS:
         return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
     if missing := [value for value in right if value.casefold() not in said]:
         return verdict(False, f"does not say {' and '.join(missing)}")
-    known = {value.casefold() for value in right}
-    wrong = [word for word in said if word not in known and (word.isdecimal() or word in _VALUES)]
+    wrong = [word for word in said if word not in right and (word.isdecimal() or word in _CODES)]
     return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
 
 

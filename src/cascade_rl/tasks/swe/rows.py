@@ -63,6 +63,7 @@ class SWERows(FileTask):
 
     published: ClassVar[str] = "SWE-bench/SWE-bench_Verified on Hugging Face, as JSON Lines"
     metric: ClassVar[str] = "resolved"
+    grades_elsewhere: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
