@@ -95,7 +95,7 @@ def test_a_judge_learns_from_them_and_is_measured_by_those_of_other_prompts(mode
 def test_stopped_between_two_pieces_it_goes_on_to_the_same_bytes(
     model: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, sample, asked = StageContext.save_piece, LocalSampler.sample, []
+    save, finished_turns, asked = StageContext.save_piece, LocalSampler.finished, []
 
     def saved(self: StageContext, value: Any, *, last: bool) -> None:
         save(self, value, last=last)
@@ -104,14 +104,14 @@ def test_stopped_between_two_pieces_it_goes_on_to_the_same_bytes(
 
     def sampled(self: LocalSampler, contexts: Any, *rest: Any) -> Any:
         asked.append(len(contexts))
-        return sample(self, contexts, *rest)
+        return finished_turns(self, contexts, *rest)
 
     monkeypatch.setattr(StageContext, "save_piece", saved)
     with pytest.raises(KeyboardInterrupt):
         run_recipe(recipe(model), tmp_path, say=lambda text: None)
     assert make_plan(recipe(model), tmp_path)[1].outlook == "resume"
     monkeypatch.setattr(StageContext, "save_piece", save)
-    monkeypatch.setattr(LocalSampler, "sample", sampled)
+    monkeypatch.setattr(LocalSampler, "finished", sampled)
     # Another size of the pieces changes nothing: 13 prompts of the start are done, 13 of the other are not.
     run_recipe(recipe(model, pairs={"save_every": 100}), tmp_path, only="pairs", say=lambda text: None)
     assert asked == [13, 2], "the second is the test row of the stage before"
