@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from cascade_rl.cli import main
 from cascade_rl.errors import RecipeError
 from cascade_rl.eval.matrix import Matrix, significant_changes
-from cascade_rl.one_checkpoint import find_checkpoint
+from cascade_rl.one_checkpoint import filter_folder, find_checkpoint
 from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import fingerprints, make_plan, starts
 from cascade_rl.recipe import Recipe, load_recipe, parse_recipe
@@ -185,6 +186,17 @@ def test_names_that_lead_nowhere_are_errors_before_any_work(told: list[dict[str,
 def test_a_judged_task_measures_no_checkpoint() -> None:
     with pytest.raises(RecipeError, match=r'measure with "nano\.chat"'):
         parse_recipe({"name": "t", "model": {"source": "nano"}, "tasks": JUDGED, "eval": {"tasks": ["rlhf"]}})
+
+
+def test_nor_is_it_evaluated_filtered_or_audited_by_itself(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["rlhf", "--recipe", str(recipe_file)]
+    for command in (["audit", *named], ["eval", str(tmp_path), "--tasks", *named]):
+        assert main(command) == 1
+        assert "is judged: its scores compare" in capsys.readouterr().err
+    with pytest.raises(RecipeError, match="is judged"):
+        filter_folder(load_recipe(recipe_file), tmp_path, ["rlhf"], tmp_path / "k.json", samples=2, num=1, keep_unsolved=0.0)
 
 
 def test_a_setting_of_a_judge_can_be_set(recipe_file: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cascade_rl.errors import RecipeError
-from cascade_rl.plan import resolved
+from cascade_rl.plan import resolved, start_fingerprint
 from cascade_rl.recipe import load_recipe, to_json
 from cascade_rl.shortfall import check_files
 
@@ -34,6 +34,16 @@ def load(tmp_path: Path, text: str, *overrides: str):
     path = tmp_path / "recipe.toml"
     path.write_text(text)
     return load_recipe(path, overrides)
+
+
+def test_a_folder_that_bears_the_name_of_a_model_of_the_house_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    before = start_fingerprint(recipe)
+    (tmp_path / "nano").mkdir()
+    assert start_fingerprint(recipe) == before
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda p: p.name)

@@ -295,17 +295,15 @@ def _names_and_recipe(args: argparse.Namespace, verb: str) -> "tuple[list[str], 
 
 
 def _audit(args: argparse.Namespace) -> None:
-    from cascade_rl.errors import GraderError, RecipeError, unknown
+    from cascade_rl.errors import GraderError, RecipeError
     from cascade_rl.eval.audit import audit_task, print_audit
-    from cascade_rl.recipe import load_recipe, parse_overrides
+    from cascade_rl.recipe import check_asked, load_recipe, parse_overrides
     from cascade_rl.tasks import prompts_of
 
     if args.num < 1:
         raise RecipeError(f"--num {args.num}: must be at least 1")
     recipe = load_recipe(args.recipe, args.set) if args.recipe else parse_overrides("audit", "nano", args.tasks, args.set)
-    for name in args.tasks:
-        if name not in recipe.tasks:
-            raise RecipeError(unknown("audit: task", name, recipe.tasks))
+    check_asked(recipe, args.tasks, "audit")
     faults = []
     for name in args.tasks:
         task = recipe.tasks[name]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.errors import Interrupted, RecipeError, RunError, unknown
+from cascade_rl.errors import Interrupted, RecipeError, RunError
 from cascade_rl.pipeline import stop_on_interrupt
-from cascade_rl.recipe import Recipe
+from cascade_rl.recipe import Recipe, check_asked
 from cascade_rl.records import Group, Split
 from cascade_rl.run import RunDir, read_json, write_json
 from cascade_rl.seeds import derive_seed
@@ -38,9 +38,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     from cascade_rl.observe.tables import print_matrix
     from cascade_rl.sample.rollout import check_longest
 
-    for name in tasks:
-        if name not in recipe.tasks:
-            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    check_asked(recipe, tasks, "--tasks")
     folder = find_checkpoint(place)
     run = RunDir(out or Path("runs") / f"eval-{place.resolve().name}")
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks), only={})
@@ -68,9 +66,7 @@ def filter_folder(
     from cascade_rl.observe.tables import print_kept
     from cascade_rl.sample.local import LocalSampler
 
-    for name in tasks:
-        if name not in recipe.tasks:
-            raise RecipeError(unknown("--tasks: task", name, recipe.tasks))
+    check_asked(recipe, tasks, "--tasks")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise RecipeError(f"--out {out}: must be a file in a folder that is there")
     folder = find_checkpoint(place)

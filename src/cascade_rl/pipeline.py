@@ -21,6 +21,7 @@ from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.pairs import Pairs
 from cascade_rl.stages.select import Select
+from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks.judged import Judged
 from cascade_rl.tasks.preference import Preference, linked, waits
 
@@ -81,6 +82,13 @@ def _check_owner(recipe: Recipe, run: RunDir, plan: Sequence[Planned], say: Call
         )
 
 
+def _demonstrates(task: Task) -> bool:
+    """Whether any of its training prompts has a demonstration, as far as that can be known before its pairs are made."""
+    from cascade_rl.tasks import prompts_of
+
+    return task.demonstrates if isinstance(task, Preference) and waits(task) else any(p.gold for p in prompts_of(task, "train"))
+
+
 def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
     """Reads every task and file of rows that will be needed later, so that a missing one or a bad row is an error now.
 
@@ -102,6 +110,11 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
         for name in stage.task_names():
             if not waits(recipe.tasks[name]) and not prompts_of(recipe.tasks[name], "train"):
                 raise RecipeError(f'stage "{stage.name}": task "{name}" has no training prompts')
+            if isinstance(stage, SFT) and not _demonstrates(recipe.tasks[name]):
+                raise RecipeError(
+                    f'stage "{stage.name}": task "{name}" has no demonstrations to imitate; name a task that has, rows of your own, or for'
+                    " kind preference set thinking = false, which makes a demonstration of its bare verdict"
+                )
         if isinstance(stage, OnPolicy) and not any(waits(recipe.tasks[name]) for name in stage.task_names()):
             stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
         for path in stage.files():  # rows to train on

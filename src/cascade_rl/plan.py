@@ -119,11 +119,11 @@ def digest(value: Any) -> str:
 
 def start_fingerprint(recipe: Recipe) -> str:
     """Of what the first stage starts from: the model (by content, where it is a folder), precision, format and seed."""
-    source = recipe.model.source
-    if Path(source).is_dir():
-        from cascade_rl.model.sources import fingerprint
+    from cascade_rl.model.sources import BUILT_IN, fingerprint
 
-        source = fingerprint(Path(source))
+    source = recipe.model.source
+    if source not in BUILT_IN and (folder := Path(source).expanduser()).is_dir():
+        source = fingerprint(folder)
     told = to_json(recipe)
     return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
 

@@ -180,13 +180,20 @@ def _check_judges(recipe: Recipe, index: int) -> None:
                 raise RecipeError(unknown(f'stage "{stage.name}": task "{task.name}": {who}', config.model, earlier, way_out))
 
 
-def _check_judged(recipe: Recipe) -> None:
-    for name in recipe.eval.tasks:
+def check_asked(recipe: Recipe, names: Sequence[str], where: str) -> None:
+    """Raises RecipeError where something is to be measured, or tried, with a task that is not there, or that only judges in an rl stage."""
+    for name in names:
+        if name not in recipe.tasks:
+            raise RecipeError(unknown(f"{where}: task", name, recipe.tasks))
         if isinstance(task := recipe.tasks[name], Judged):
             raise RecipeError(
-                f'eval: task "{name}" is judged: its scores compare the answers of one checkpoint with each other, so they cannot be'
+                f'{where}: task "{name}" is judged: its scores compare the answers of one checkpoint with each other, so they cannot be'
                 f' compared between checkpoints; measure with "{task.task}", whose prompts it asks'
             )
+
+
+def _check_judged(recipe: Recipe) -> None:
+    check_asked(recipe, recipe.eval.tasks, "eval")
     for stage in recipe.stages:
         if isinstance(stage, SFT) and (judged := [n for n in stage.task_names() if isinstance(recipe.tasks[n], Judged)]):
             raise RecipeError(

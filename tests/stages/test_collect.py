@@ -72,6 +72,7 @@ def test_figures_by_hand() -> None:
     assert told["reward"] == pytest.approx(3 / 5)
     assert (told["solve_all"], told["solve_none"]) == pytest.approx((2 / 3, 1 / 3))
     assert (told["unscored"], told["truncated"], told["mean_tokens"], told["entropy"]) == pytest.approx((1 / 6, 1 / 6, 3.0, 1.0))
+    assert tally([group(4.0, 5.0)])["solve_all"] == 0  # a judge's scores: none of them is all right
     assert "reward" not in tally([group(None, None)])  # not measured is absent, never 0
     masked = tally([overlong(group(1.0, None, 0.0, cut=(0, 1)), "mask")])
     assert (masked["unscored"], masked["truncated"]) == pytest.approx((1 / 3, 2 / 3))  # masked is not "without a verdict"

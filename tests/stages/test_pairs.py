@@ -1,6 +1,7 @@
 """A stage that makes preference pairs of a policy's own answers, and the tasks that read them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,14 @@ def test_stopped_between_two_pieces_it_goes_on_to_the_same_bytes(
     for name in ("pairs.jsonl", "metrics.jsonl", "lineage.json"):
         one, two = ((*run.glob(f"stages/02-pairs-*/{name}"),)[0].read_bytes() for run in (finished, tmp_path))
         assert one == two
+
+
+def test_a_judge_without_demonstrations_is_an_error_before_any_work(model: Path, tmp_path: Path) -> None:
+    told = recipe(model)
+    thinking = {**told.tasks, "judging": replace(told.tasks["judging"], thinking=True)}  # type: ignore[type-var]
+    with pytest.raises(RecipeError, match=r'"judging" has no demonstrations to imitate; .* thinking = false'):
+        run_recipe(replace(told, tasks=thinking), tmp_path, say=lambda text: None)
+    assert not list(tmp_path.glob("stages/*"))
 
 
 def test_pairs_that_were_deleted_are_made_again(model: Path, finished: Path, tmp_path: Path) -> None:

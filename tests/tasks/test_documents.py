@@ -259,6 +259,12 @@ def test_single_questions_have_no_document_to_share() -> None:
 
 
 @BOTH
+def test_a_question_for_several_needs_two(cls: type[DocumentTask]) -> None:
+    with pytest.raises(RecipeError, match="num_needles 0 must be 2 to 8"):
+        make(cls, kinds=("needles",), num_needles=0)
+
+
+@BOTH
 def test_more_questions_than_there_are_people_are_refused(cls: type[DocumentTask]) -> None:
     with pytest.raises(RecipeError, match="num_questions 9 must be 1 to 4"):
         make(cls, num_questions=9)

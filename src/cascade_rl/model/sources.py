@@ -27,6 +27,9 @@ def cache_dir() -> Path:
     return Path(os.environ.get("CASCADE_CACHE") or Path.home() / ".cache" / "cascade-rl")
 
 
+BUILT_IN = ("nano", "smollm2")  # sources that mean themselves, also where a folder of that name lies
+
+
 def resolve(source: str, corpus: Callable[[], Iterable[str]] | None = None) -> Path:
     """The folder that holds the model `source`, made or fetched if need be.
 
@@ -44,7 +47,7 @@ def resolve(source: str, corpus: Callable[[], Iterable[str]] | None = None) -> P
         return _model_folder(folder)
     if HUB_ID.fullmatch(source) and not source.startswith((".", "~")):
         return _fetch_hub(source)
-    known = unknown("model", source, ("nano", "smollm2"), 'or give an existing folder, or a hub id "org/name"')
+    known = unknown("model", source, BUILT_IN, 'or give an existing folder, or a hub id "org/name"')
     raise ModelError(known)
 
 

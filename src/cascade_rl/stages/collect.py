@@ -178,7 +178,8 @@ def _figures(groups: Sequence[Group]) -> dict[str, float]:
     unscored = [reward for group in groups for reward in group.rewards if reward.value is None and reward.why != MASKED]
     values = [[reward.value for reward in group.rewards if reward.value is not None] for group in groups]
     told = {
-        "solve_all": fmean(bool(v) and min(v) >= 1 for v in values),
+        # A judge's scores go beyond 1, and none of them means all right.
+        "solve_all": fmean(bool(v) and min(v) >= 1 >= max(v) for v in values),
         "solve_none": fmean(bool(v) and max(v) <= 0 for v in values),
         "unscored": len(unscored) / len(rewards),
         "truncated": fmean(rollout.finish != "stop" for rollout in rollouts),

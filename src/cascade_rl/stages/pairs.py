@@ -185,8 +185,8 @@ class Pairs:
             if num and not counts[split]:
                 raise RunError(
                     f'stage "{self.name}": none of the {num * len(self.tasks):,} {split} prompts has two answers of different scores;'
-                    f" ask for more samples or prompts, or let an earlier, weaker checkpoint answer too (answers_of); {split} = 0"
-                    " leaves these out"
+                    f" ask for more samples or prompts, or let an earlier, weaker checkpoint answer too (answers_of); where rewards are no"
+                    f" shares from 0 to 1, worst ({self.worst:g}) and best ({self.best:g}) say what scores 1 and 5 stand for"
                 )
         write_atomic(ctx.dir.pairs, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         every = [one for told in answers.values() for one in told]

@@ -112,6 +112,11 @@ class Preference(FileTask):
             gold = self._gold(messages, (answer,), write_point(score))
             yield point_question(template, messages, answer), {"score": score}, gold
 
+    @property
+    def demonstrates(self) -> bool:
+        """Whether its pairs can be trained on by imitation: a bare verdict without thinking, or one with its reasons."""
+        return not self.thinking or type(self).reasons is not Preference.reasons
+
     def reasons(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
         """What a careful judge thinks of the two answers (in mode "point": of the one), where a subclass knows it."""
         return None

@@ -32,6 +32,8 @@ class LongTask(DocumentTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 2 <= self.num_needles <= 8:
+            raise RecipeError(f'task "{self.name}": num_needles {self.num_needles} must be 2 to 8')
         each = self.num_needles if "needles" in self.kinds else 1
         if self.num_questions * each + self.num_others > len(NAMES):
             raise RecipeError(
