@@ -1,4 +1,5 @@
-"""What multi-domain on-policy distillation wins back, how fast, and which of its choices matter; on finished runs of recipes/nano.toml.
+"""What multi-domain on-policy distillation wins back, how fast, and which of its choices matter; on finished runs of recipes/nano.toml
+that end with its stage `multi-rl` (a copy of the recipe without what follows).
 
     python benchmarks/mopd.py --runs runs/nano-0 runs/nano-1 runs/nano-2 --work runs/mopd --out mopd.json
 
