@@ -133,12 +133,15 @@ def test_a_grader_that_crashes_or_hangs_is_unscored_and_one_that_gives_no_reward
             raise KeyError("x")
         if told.answer == "hang":
             await asyncio.sleep(60)
+        if told.answer == "exit":
+            raise SystemExit(0)
         return 1.0 if told.answer == "number" else Reward(0.0)
 
     task = Adding(grading=grading)
-    _, groups = run(task, [["crash<|im_end|>"], ["hang<|im_end|>"], ["zero<|im_end|>"]], n=3)
+    _, groups = run(task, [["crash<|im_end|>"], ["hang<|im_end|>"], ["zero<|im_end|>"], ["exit<|im_end|>"]], n=4)
     rewards = grade_all(groups, {"adding": task})[0].rewards
-    assert [reward.value for reward in rewards] == [None, None, 0.0]
+    assert [reward.value for reward in rewards] == [None, None, 0.0, None]
+    assert rewards[3].why == "grader crashed: RuntimeError: it called exit(0)"
     assert rewards[0].why == "grader crashed: KeyError: 'x'"
     assert rewards[1].why == "no verdict in 0.1 s"
     _, groups = run(task, [["number<|im_end|>"]])

@@ -201,7 +201,7 @@ async def _group_verdicts(task: GroupTask, groups: Sequence[Group]) -> Sequence[
         return [[Reward(None, why=why) for _ in group.rollouts] for group in groups]
 
     try:
-        told = await asyncio.wait_for(task.grade_groups(groups), task.group_timeout_s)
+        told = await asyncio.wait_for(_held(task.grade_groups, groups), task.group_timeout_s)
     except TimeoutError:
         return unscored(f"no verdicts in {task.group_timeout_s:g} s")
     except CascadeError:
@@ -238,7 +238,7 @@ async def _verdict(task: Task, rollout: Rollout) -> Reward:
         return Reward(None, why=rollout.failure)
     timeout_s: float = getattr(task, "grade_timeout_s", GRADE_TIMEOUT_S)
     try:
-        reward = await asyncio.wait_for(task.grade(rollout, rollout.tools), timeout_s)
+        reward = await asyncio.wait_for(_held(task.grade, rollout, rollout.tools), timeout_s)
     except TimeoutError:
         return Reward(None, why=f"no verdict in {timeout_s:g} s")
     except ToolError as error:  # of a tool that the grader called, not of the model
@@ -250,6 +250,14 @@ async def _verdict(task: Task, rollout: Rollout) -> Reward:
     if not isinstance(reward, Reward):
         raise CascadeError(f'task "{task.name}": grade() gave {type(reward).__name__}; it must give a Reward')
     return reward
+
+
+async def _held(grade: Callable[..., Awaitable[T]], *given: Any) -> T:
+    """A grader's verdict; one that ends its program (sys.exit) would end the loop that all verdicts run on, and fails instead."""
+    try:
+        return await grade(*given)
+    except SystemExit as error:
+        raise RuntimeError(f"it called exit({error})") from None
 
 
 async def _close(rollout: Rollout) -> None:
