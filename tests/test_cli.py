@@ -64,6 +64,9 @@ def test_eval_of_a_model_folder(model: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(argv) == 0
     assert "nano.math" in capsys.readouterr().out
     assert (out / "eval" / "tinymodel.test.json").is_file()
+    (out / "recipe.resolved.json").write_text("{}")  # as a run's folder has it
+    assert main(argv) == 1
+    assert "is a run, whose own matrix would be mixed with these rows" in capsys.readouterr().err
     assert main([*argv[:3], "nano.maths", *argv[4:]]) == 1
     assert 'did you mean "nano.math"?' in capsys.readouterr().err
 

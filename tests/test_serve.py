@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cascade_rl.errors import RunError
 from cascade_rl.records import Message, SamplingParams
 from cascade_rl.sample.endpoint import EndpointChat
 from cascade_rl.sample.replies import LocalChat
@@ -83,6 +84,12 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(server: Server, body
     status, told = post(server, body)
     assert status == 400
     assert says in told["error"]["message"]
+
+
+def test_a_port_in_use_is_named(server: Server) -> None:
+    port = server.server_address[1]
+    with pytest.raises(RunError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: Address already in use; choose another"):
+        Server(server.service, "127.0.0.1", int(port))
 
 
 def test_other_paths_are_not_there(server: Server) -> None:

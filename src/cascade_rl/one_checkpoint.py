@@ -41,6 +41,8 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     check_asked(recipe, tasks, "--tasks")
     folder = find_checkpoint(place)
     run = RunDir(out or Path("runs") / f"eval-{place.resolve().name}")
+    if run.recipe.is_file():
+        raise RecipeError(f"--out {run.root}: is a run, whose own matrix would be mixed with these rows; give another folder")
     config = dataclasses.replace(recipe.eval, tasks=tuple(tasks), only={})
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     suite = Suite(config, recipe.tasks, renderer, run, recipe.model.dtype, recipe.seed)

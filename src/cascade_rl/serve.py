@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.errors import CascadeError
+from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.model.sources import load_tokenizer
 from cascade_rl.records import Message, SamplingParams
@@ -181,7 +181,10 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, service: Service, host: str, port: int) -> None:
-        super().__init__((host, port), _Handler)
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise RunError(f"serve: cannot listen on {host}, port {port}: {error.strerror}; choose another --port") from None
         self.service = service
         self.url = f"http://{host}:{self.server_address[1]}/v1"
 

@@ -28,6 +28,7 @@ from cascade_rl.tasks.nano import (
 from cascade_rl.tasks.nano.choice import FORMULAS
 from cascade_rl.tasks.nano.instructions import KINDS
 from cascade_rl.tasks.nano.math import say_difference, say_sum
+from cascade_rl.tasks.nano.needle import judge_values
 from cascade_rl.tasks.nano.program import SPECS, Spec, hidden_cases
 from cascade_rl.tasks.nano.repair import FUNCTIONS, fault_cases
 from cascade_rl.tasks.nano.tools import Database
@@ -188,7 +189,7 @@ def test_needle() -> None:
     task = NeedleTask()
     reference = {"answers": ["123", "456"]}
     assert grade(task, reference, "123 and 456.").value == 1.0
-    assert grade(task, reference, "456, 123").value == 1.0
+    assert grade(task, reference, "456, 123").value == 0.0  # whose is which?
     assert grade(task, reference, "123.").value == 0.0
     assert grade(task, reference, "The codes are 123 and 456.").value == 1.0
     assert grade(task, reference, "123, 456 and 789.").value == 0.0  # a guess beside the answer, whether the text has it or not
@@ -434,3 +435,18 @@ def test_difficulty_settings_change_the_questions() -> None:
     assert all(len(RepairTask(max_files=1, max_functions=1).draw(rng).reference["files"]) == 1 for _ in range(50))
     assert all(MathTask(max_number=9, max_factor=3, word_share=0).draw(rng).reference <= 18 for _ in range(200))
     assert all(len(SchemaTask(max_fields=1).draw(rng).reference["values"]) == 1 for _ in range(50))
+
+
+@pytest.mark.parametrize(
+    "answer, passed",
+    [
+        ("plum and pear.", True),
+        ("Mia: plum, Tom: pear", True),
+        ("Tom has pear, Mia has plum", True),  # whose each is, it says
+        ("pear and plum.", False),
+        ("not plum and pear", False),
+        ("It isn't plum and pear", False),
+    ],
+)
+def test_several_codes_come_in_the_order_they_were_asked_for_and_are_not_denied(answer: str, passed: bool) -> None:
+    assert judge_values(answer, ["plum", "pear"]).value == float(passed)

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -157,6 +157,22 @@ def _prompts(task: DrawnTask, split: Split) -> tuple[Prompt, ...]:
 def verdict(passed: bool, why: str) -> Reward:
     """Reward 1 or 0 with its reason."""
     return Reward(float(passed), why=why)
+
+
+_DENIALS = frozenset(("not", "isn", "never", "neither", "nor"))
+
+
+def misread(said: Sequence[str], right: Sequence[str], names: Iterable[str]) -> str:
+    """Why an answer of these (lower-case) words, which says all right values, does not mean them; "" if it does.
+
+    Several values come in the order they were asked for, unless the answer names whose each is.
+    """
+    if denied := [word for word in said if word in _DENIALS]:
+        return f'says "{denied[0]}"'
+    places = [said.index(value.casefold()) for value in right]
+    if places != sorted(places) and not {name.casefold() for name in names} & set(said):
+        return f"says {' and '.join(right)} in another order than asked"
+    return ""
 
 
 def quote(text: str, limit: int = 60) -> str:

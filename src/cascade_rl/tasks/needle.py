@@ -12,7 +12,7 @@ from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Reward, Rollout, Split
 from cascade_rl.tasks.documents import WHOLE, Asked, DocumentTask
-from cascade_rl.tasks.drawn import verdict
+from cascade_rl.tasks.drawn import misread, verdict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -165,6 +165,8 @@ class Needle(DocumentTask):
             return verdict(last == right[0], f"the last number is {last or 'missing'}; right is {right[0]}")
         if missing := [value for value in right if value.casefold() not in said]:
             return verdict(False, f"does not say {listed(missing)}")
+        if why := misread(said, right, _NAMES):
+            return verdict(False, why)
         known = {value.casefold() for value in wrong}
         codes = {word for word in said if word.isdecimal() and len(word) == len(str(_CODES.start))} - set(right)
         if extra := sorted({word for word in said if word in known} | codes):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cascade_rl.errors import RecipeError
 from cascade_rl.protocols import Tools
 from cascade_rl.records import Message, Reward, Rollout
-from cascade_rl.tasks.drawn import Draft, DrawnTask, verdict
+from cascade_rl.tasks.drawn import Draft, DrawnTask, misread, verdict
 from cascade_rl.tasks.nano.words import CITIES, COLORS, DAYS, EVENTS, FOODS, NAMES, THINGS
 
 _WEATHER = ("The sun is out", "It rains a bit", "The wind is cold", "The sky is dark", "Snow falls")
@@ -102,6 +102,8 @@ def judge_values(answer: str, right: list[str]) -> Reward:
         return verdict(False, f"{len(said)} words; at most {_MAX_WORDS} are an answer and not a list of guesses")
     if missing := [value for value in right if value.casefold() not in said]:
         return verdict(False, f"does not say {' and '.join(missing)}")
+    if why := misread(said, right, NAMES):
+        return verdict(False, why)
     wrong = [word for word in said if word not in right and (word.isdecimal() or word in _CODES)]
     return verdict(not wrong, f"also says {' and '.join(wrong)}, which was not asked for" if wrong else "says what was asked")
 
