@@ -15,17 +15,15 @@ from cascade_rl.errors import CascadeError, DataError, RunError, ToolError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.records import Reward, Rollout, SamplingParams
 from cascade_rl.sample import background
-from cascade_rl.sample.rollout import rollout
+from cascade_rl.sample.rollout import in_order, rollouts
 from cascade_rl.sample.verdicts import grade_all
 
 
 def run(task: Adding, script: list[Any], prompts: int = 1, n: int = 1, budget: int = 500, max_context: int = 5000):
     renderer = load_renderer(tiny_tokenizer(), RenderConfig(), max_context)
     sampler = Scripted(*script)
-    groups = rollout(
-        sampler, renderer, {"adding": task}, [prompt(i) for i in range(prompts)], n, SamplingParams(max_new_tokens=budget), 0
-    )
-    return sampler, groups
+    asked, params = [prompt(i) for i in range(prompts)], SamplingParams(max_new_tokens=budget)
+    return sampler, in_order(asked, rollouts(sampler, renderer, {"adding": task}, asked, n, params, 0))
 
 
 def test_each_turn_extends_the_last_one_exactly_and_the_state_is_graded() -> None:

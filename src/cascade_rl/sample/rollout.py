@@ -125,19 +125,6 @@ def _answers(
             yield place, index, turn
 
 
-def rollout(
-    sampler: Sampler,
-    renderer: Renderer,
-    tasks: Mapping[str, Task],
-    prompts: Sequence[Prompt],
-    n: int,
-    params: SamplingParams,
-    seed: int,
-) -> list[Group]:
-    """What `rollouts` hands on, as groups in input order."""
-    return in_order(prompts, rollouts(sampler, renderer, tasks, prompts, n, params, seed))
-
-
 def in_order(prompts: Sequence[Prompt], ended: Iterable[tuple[int, Rollout]]) -> list[Group]:
     """A group for each prompt, in input order, its rollouts by their index: whatever the order in which they ended."""
     found: list[list[Rollout]] = [[] for _ in prompts]
@@ -158,7 +145,7 @@ def _check_room(prompts: Sequence[Prompt], contexts: Sequence[Sequence[int]], ma
 def check_longest(prompts: Sequence[Prompt], renderer: Renderer) -> None:
     """Raises DataError where one of the longest prompts leaves no room to answer: what a run would meet hours later, or never.
 
-    The longest by their characters, since rendering all of a task's long prompts takes a while; `rollout` checks each one again.
+    The longest by their characters, since rendering all of a task's long prompts takes a while; `rollouts` checks each one again.
     """
     longest = sorted(prompts, key=lambda prompt: -sum(len(message.content) for message in prompt.messages))[:NUM_CHECKED]
     _check_room(longest, [renderer.prompt(p.messages, p.tools, p.thinking) for p in longest], renderer.max_context)
