@@ -87,7 +87,10 @@ def test_an_answer_ends_at_the_models_context(server: Server) -> None:
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "the model's context is 300"),
         (b"[" * 100_000, "nested too deep"),
         ({"messages": [{"role": "user", "content": "\ud83d"}]}, r"a message holds \ud83d, half of a surrogate pair"),
-        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 301}, "up to 301 tokens is asked for; at most 300 can be"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 301},
+            "up to 301 tokens is asked for; at most 300 can be",
+        ),
         ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 1e11}, "at most 300 can be"),
     ],
 )
