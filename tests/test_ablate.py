@@ -162,7 +162,7 @@ def recipe_text(model: Path) -> str:
 def test_the_plan_says_what_each_run_would_train_or_link_and_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "r.toml").write_text(recipe_text(tmp_path))
+    (tmp_path / "r.toml").write_text(recipe_text(Path("nano")))
     (tmp_path / "v.toml").write_text(
         "seeds = [0, 1]\n[variant.short]\nset = ['two.steps=2']\n[variant.kl]\nset = ['one.kl=0.5']\n"
     )
@@ -249,5 +249,8 @@ def test_every_variant_is_checked_before_one_runs(tmp_path: Path, capsys: pytest
     assert main(["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err
     assert 'variant "a": stage "one": key "stepz" is not known; did you mean "steps"' in told
+    (tmp_path / "v.toml").write_text("""[variant.a]\nset = ["one.tasks=[{ task = 'vowels', keep = 'no/keep.json' }]"]\n""")
+    assert main(["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(tmp_path / "out")]) == 1
+    assert "no/keep.json: prompts that stage" in capsys.readouterr().err, "a file that only a later run reads"
     assert not (tmp_path / "out").exists()
     assert Ablation().seeds == (0,)

@@ -231,7 +231,7 @@ def test_pairs_of_pairs_need_the_same_splits() -> None:
 
 def test_pairs_of_a_task_with_tools_are_refused_by_plan_and_run_before_any_work(tmp_path: Path) -> None:
     stage = {"kind": "pairs", "tasks": ["nano.tools"], "train": 2, "dev": 0, "test": 0}
-    told = parse_recipe({"name": "t", "model": {"source": str(tmp_path)}, "stage": [stage]})
+    told = parse_recipe({"name": "t", "model": {"source": "nano"}, "stage": [stage]})
     (lack,) = shortfalls(told)
     assert re.match(r'stage "pairs": task "nano.tools": prompt \S+ has tools, .* name tasks without tools', lack)
     with pytest.raises(DataError, match="name tasks without tools"):

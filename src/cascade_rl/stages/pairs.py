@@ -135,8 +135,8 @@ class Pairs:
         """The prompts of one of its tasks that are answered, split by split. Raises DataError for prompts with tools."""
         from cascade_rl.tasks import prompts_of
 
-        splits = [(split, num) for split, num in self.num_prompts().items() if num]
-        asked = [prompt for split, num in splits for prompt in prompts_of(tasks[name], split)[:num]]
+        wanted = self.num_prompts().items()
+        asked = [prompt for split, num in wanted if num for prompt in prompts_of(tasks[name], split)[:num]]
         if with_tools := next((prompt for prompt in asked if prompt.tools), None):
             raise DataError(
                 f'stage "{self.name}": task "{name}": prompt {with_tools.id} has tools, and a judge is shown only what an answer says;'
