@@ -119,9 +119,9 @@ class Seed:
     def matrix(self) -> Matrix:
         return Matrix.load(self.place)
 
-    def measure(self, checkpoint: Checkpoint, split: Split, tasks: Sequence[str] = ()) -> None:
+    def measure(self, checkpoint: Checkpoint, split: Split, tasks: Sequence[str] | None = None) -> None:
         """Fills the checkpoint's row, of these tasks or of all; what is recorded already is not asked again."""
-        config = dataclasses.replace(self.recipe.eval, tasks=tuple(tasks or self.tasks))
+        config = dataclasses.replace(self.recipe.eval, tasks=tuple(self.tasks if tasks is None else tasks))
         renderer = load_renderer(load_tokenizer(checkpoint.folder), self.recipe.render)
         suite = Suite(config, self.recipe.tasks, renderer, RunDir(self.place), "float32", self.number)
         suite.measure(checkpoint.folder, checkpoint.stage, checkpoint.name, split, lambda: False)
