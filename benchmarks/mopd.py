@@ -1,17 +1,19 @@
-"""What multi-domain on-policy distillation wins back, how fast, and which of its choices matter; on finished runs of recipes/nano.toml
-that end with its stage `multi-rl` (a copy of the recipe without what follows).
+"""What multi-domain on-policy distillation wins back, how fast, and which of its choices matter; on runs of recipes/nano.toml, or of a
+recipe like it, of which nothing is changed.
 
     python benchmarks/mopd.py --runs runs/nano-0 runs/nano-1 runs/nano-2 --work runs/mopd --out mopd.json
 
---runs    one finished run a seed: its last stage is the student, all its stages may teach.
+--runs    one run a seed, finished at least up to the student. What the run's recipe evaluates is measured; what its first distillation
+          after the student trains is trained (all that is evaluated, where there is none).
+--student the stage whose checkpoint is the student; the checkpoints before it may teach, but for branches and stages without a row.
 --parts   recovery    from the student that RL has hurt: (after - before) / (teacher - before) over the regressed domains, and
                       whether anything else fell;
           efficiency  MOPD and GRPO from the same student on the domain that fell most: steps, rollouts, sampled tokens and seconds
                       until the accuracy is within one standard error of the teacher's;
           ablation    one choice changed at a time.
 
-A training is 5,120 rollouts (GRPO's more), an evaluation on all tasks 1,800 (dev) or 2,700 (test); a seed has eight trainings, one,
-three and four in the order of the parts. Everything is kept in --work, so that the same command goes on where it stopped. Teachers are
+A training is 5,120 rollouts (GRPO's more), an evaluation 200 (dev) or 300 (test) of each task; a seed has eight trainings, one, three
+and four in the order of the parts. Everything is kept in --work, so that the same command goes on where it stopped. Teachers are
 chosen on dev prompts, all figures are of test prompts, the same ones for every checkpoint.
 """
 
@@ -19,6 +21,7 @@ import argparse
 import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -27,6 +30,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cascade_rl.errors import CascadeError, RunError, unknown
 from cascade_rl.eval.matrix import Matrix, significant_changes
 from cascade_rl.eval.suite import Suite
 from cascade_rl.eval.teachers import Recovery, Teacher, recovery, select
@@ -43,7 +47,6 @@ from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, read_jso
 from cascade_rl.stages.context import StageContext
 from cascade_rl.stages.feed import Feed
 
-TASKS = ("instructions", "choice", "tools", "schema", "math", "chat", "needle", "program", "repair")
 NUM_DEV, NUM_TEST = 200, 300
 MAX_NEW_TOKENS = 128
 
@@ -71,13 +74,14 @@ WAYS = {"mopd": MOPD, "mopd, sampled token": {**MOPD, **SAMPLED}, "grpo": GRPO}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, nargs="+", required=True, metavar="RUN")
+    parser.add_argument("--student", default="multi-rl", metavar="STAGE", help="default: multi-rl")
     parser.add_argument("--work", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     args = parser.parse_args()
     for part in args.parts:
         for run in args.runs:
-            seed = Seed(run, args.work)
+            seed = Seed(run, args.work, args.student)
             print(f"{part}: {run}")
             told = read_json(args.out) if args.out.exists() else {}
             told.setdefault(part, {})[seed.name] = PARTS[part](seed)
@@ -86,35 +90,38 @@ def main() -> None:
 
 
 class Seed:
-    """A finished run: its checkpoints, the student and the teachers that were chosen for it, and one matrix for all that follows."""
+    """A run: the student, the checkpoints before it that may teach, the tasks, and one matrix for all that follows.
 
-    def __init__(self, run: Path, work: Path) -> None:
+    tasks: what is measured; trained: those of them that a distillation trains; domains: task -> domain.
+    """
+
+    def __init__(self, run: Path, work: Path, student: str) -> None:
         told = read_json(RunDir(run).recipe)
         self.number = int(told["seed"])
         self.name = f"seed-{self.number}"
-        self.place = work / self.name
-        places = [RunDir(run).stage(i, stage["name"], stage["fingerprint"]) for i, stage in enumerate(told["stages"], 1)]
-        stages = zip(told["stages"], places, strict=True)
-        # Copying alone teaches nothing that an evaluation asks for.
-        self.history = [
-            Checkpoint(s["name"], at.root.name, at.checkpoint) for s, at in stages if s["kind"] != "sft" or s["name"] == "sft"
-        ]
+        self.place = work / f"{self.name}-{student}"
+        self.history = history(run, told, student)
         self.student = self.history[-1]
+        self.tasks = [task for task in told["eval"]["tasks"] if task not in told["eval"].get("only", {})]
+        after = told["stages"][[stage["name"] for stage in told["stages"]].index(student) + 1 :]
+        distilled = [[share["task"] for share in stage["tasks"]] for stage in after if stage["kind"] == "distill"]
+        self.trained = [task for task in self.tasks if not distilled or task in distilled[0]]
+        sizes = {"num_dev": NUM_DEV, "num_test": NUM_TEST}
         table = {
             "name": "mopd", "seed": self.number, "model": {"source": str(self.student.folder), "dtype": "float32"},
-            "eval": {"tasks": list(TASKS), "dev": NUM_DEV, "test": NUM_TEST, "max_new_tokens": 192, "rollouts_kept": 0},
-            "tasks": {task: {"kind": f"nano.{task}", "num_dev": NUM_DEV, "num_test": NUM_TEST} for task in TASKS},
+            "eval": {"tasks": self.tasks, "dev": NUM_DEV, "test": NUM_TEST, "max_new_tokens": 192, "rollouts_kept": 0},
+            "tasks": {task: {**settings(told, task), **sizes} for task in self.tasks},
         }  # fmt: skip
         self.table, self.recipe = table, parse_recipe(table)
-        self.domains = {task: self.recipe.tasks[task].domain for task in TASKS}
+        self.domains = {task: self.recipe.tasks[task].domain for task in self.tasks}
 
     @property
     def matrix(self) -> Matrix:
         return Matrix.load(self.place)
 
-    def measure(self, checkpoint: Checkpoint, split: Split, tasks: Sequence[str] = TASKS) -> None:
-        """Fills the checkpoint's row; what is recorded already is not asked again."""
-        config = dataclasses.replace(self.recipe.eval, tasks=tuple(tasks))
+    def measure(self, checkpoint: Checkpoint, split: Split, tasks: Sequence[str] | None = None) -> None:
+        """Fills the checkpoint's row, of these tasks or of all; what is recorded already is not asked again."""
+        config = dataclasses.replace(self.recipe.eval, tasks=tuple(self.tasks if tasks is None else tasks))
         renderer = load_renderer(load_tokenizer(checkpoint.folder), self.recipe.render)
         suite = Suite(config, self.recipe.tasks, renderer, RunDir(self.place), "float32", self.number)
         suite.measure(checkpoint.folder, checkpoint.stage, checkpoint.name, split, lambda: False)
@@ -128,7 +135,13 @@ class Seed:
 
     def regressed(self) -> list[str]:
         """Domains whose teacher is not the student: it was significantly better on dev."""
-        return [domain for domain, teacher in self.teachers().items() if teacher.checkpoint != self.student.name]
+        chosen = self.teachers()
+        return [domain for domain in self.taught() if chosen[domain].checkpoint != self.student.name]
+
+    def taught(self) -> list[str]:
+        """The domains of the tasks that are trained."""
+        trained = {self.domains[task] for task in self.trained}
+        return [domain for domain in self.teachers() if domain in trained]
 
     def train(self, name: str, stage: Mapping[str, Any], tasks: Sequence[str], look_every: int = 0) -> StageDir:
         """The stage run from the student on these tasks, in a folder of its own."""
@@ -143,6 +156,37 @@ class Seed:
         with looking(run, look_every):
             run_recipe(recipe, run)
         return make_plan(recipe, run)[0].dir
+
+
+def history(run: Path, told: Mapping[str, Any], student: str) -> list[Checkpoint]:
+    """Checkpoints of a run up to the student, from old to new: no branch, none whose files are another's, and none that the recipe
+    gives no row of the matrix (one that only copies teaches nothing that an evaluation asks for). told: the resolved recipe.
+
+    Raises RunError for a student that is not there, that may not be one, or before which a stage is not finished.
+    """
+    names = [stage["name"] for stage in told["stages"]]
+    if student not in names:
+        raise RunError(unknown(f"{run}: --student: stage", student, names))
+    found = []
+    for index, stage in enumerate(told["stages"][: names.index(student) + 1], 1):
+        place = RunDir(run).stage(index, stage["name"], stage["fingerprint"])
+        if stage.get("branch") or stage["name"] in told["eval"].get("skip", []):
+            continue
+        if not place.whole:
+            raise RunError(f'{run}: stage "{stage["name"]}" is not finished or its checkpoint was deleted; run the recipe first')
+        if not place.passed_on:
+            found.append(Checkpoint(stage["name"], place.root.name, place.checkpoint))
+    if not found or found[-1].stage != student:
+        raise RunError(
+            f"{run}: --student {student}: a branch, a stage that trains nothing, or one of eval.skip cannot be the student; choose of:"
+            f" {', '.join(checkpoint.stage for checkpoint in found) or 'none'}"
+        )
+    return found
+
+
+def settings(told: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """A task of a resolved recipe as a recipe has it."""
+    return {key: value for key, value in told["tasks"][task].items() if key != "name" and value is not None}
 
 
 @contextlib.contextmanager
@@ -167,8 +211,8 @@ def looking(run: Path, often: int) -> Iterator[None]:
 
 
 def recovery_part(seed: Seed) -> dict[str, Any]:
-    """All nine tasks, each domain with its teacher (the student itself where nothing better is known)."""
-    place = seed.train("recovery", MOPD, TASKS)
+    """All tasks that are trained, each domain with its teacher (the student itself where nothing better is known)."""
+    place = seed.train("recovery", MOPD, seed.trained)
     after = Checkpoint("mopd", "mopd-recovery", place.checkpoint)
     seed.measure(after, "test")
     teachers = {domain: teacher.checkpoint for domain, teacher in seed.teachers().items()}
@@ -188,8 +232,8 @@ def recovery_part(seed: Seed) -> dict[str, Any]:
 def efficiency_part(seed: Seed) -> dict[str, Any]:
     """One domain, that whose teacher leads most on dev; both ways learn on its prompts alone and are looked at every few steps."""
     teachers = seed.teachers()
-    domain = max(seed.regressed() or list(teachers), key=lambda domain: teachers[domain].lead)
-    task = next(task for task, told in seed.domains.items() if told == domain)
+    domain = max(seed.regressed() or seed.taught(), key=lambda domain: teachers[domain].lead)
+    task = next(task for task in seed.trained if seed.domains[task] == domain)
     teacher = accuracy(seed, teachers[domain].checkpoint, task)
     goal = teacher["mean"] - teacher["stderr"]
     told: dict[str, Any] = {"domain": domain, "task": task, "teacher": teacher, "goal": goal, "ways": {}}
@@ -212,7 +256,7 @@ def ablation_part(seed: Seed) -> dict[str, Any]:
     teachers = {domain: told.checkpoint for domain, told in seed.teachers().items() if domain in regressed}
     told = {}
     for number, (name, changes) in enumerate(VARIANTS.items()):
-        place = seed.train(f"ablation-{number}" if changes else "recovery", {**MOPD, **changes}, TASKS)
+        place = seed.train(f"ablation-{number}" if changes else "recovery", {**MOPD, **changes}, seed.trained)
         after = Checkpoint("mopd", f"mopd-ablation-{number}", place.checkpoint)
         seed.measure(after, "test", [task for task, domain in seed.domains.items() if domain in regressed])
         found = recovery(seed.matrix, seed.student.name, after.name, teachers, "test")
@@ -329,4 +373,7 @@ def ablation_table(seeds: Mapping[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CascadeError as error:
+        sys.exit(f"error: {error}")

@@ -1,6 +1,7 @@
 """`cascade ablate`: what a variant makes of a recipe, runs that share what they have in common, figures with their errors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from cascade_rl.ablate import BASE, Ablation, Cell, Variant, load_ablation
 from cascade_rl.ablate_table import MEAN, lines, show
 from cascade_rl.cli import main
 from cascade_rl.errors import RecipeError
+from cascade_rl.plan import make_plan
 from cascade_rl.recipe import parse_recipe, read_toml
 from tests.stages.letters import make_letters_model
 
@@ -157,6 +159,43 @@ def recipe_text(model: Path) -> str:
     return "\n".join(lines)
 
 
+def test_the_plan_says_what_each_run_would_train_or_link_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(recipe_text(Path("nano")))
+    (tmp_path / "v.toml").write_text(
+        "seeds = [0, 1]\n[variant.short]\nset = ['two.steps=2']\n[variant.kl]\nset = ['one.kl=0.5']\n"
+    )
+    out = tmp_path / "out"
+    argv = ["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(out), "--plan"]
+
+    def told() -> list[str]:
+        assert main(argv) == 0
+        return [re.sub(r"  [0-9a-f]{8}  ", " ", line.strip()) for line in capsys.readouterr().out.splitlines()]
+
+    first = told()
+    # Another seed is another run, so that nothing is shared between seeds; 16 rollouts a step.
+    assert first[:9] == [
+        "[1/6] base, seed 0: the recipe as it stands", "1. one will run", "2. two will run",
+        "[2/6] short, seed 0: set two.steps=2", "1. one the same as in base/seed-0, will be linked", "2. two will run",
+        "[3/6] kl, seed 0: set one.kl=0.5", "1. one will run", "2. two will run",
+    ]  # fmt: skip
+    assert first[9:11] == ["[4/6] base, seed 1: the recipe as it stands", "1. one will run"]
+    assert first[-1] == (
+        "6 runs of 12 stages; 10 of these are to be run, of at most 192 rollouts together, refills and evaluations apart"
+    )
+    assert not out.exists()
+    # What a run has is skipped, and others take it over from there, whatever their order.
+    recipe = parse_recipe({**read_toml(tmp_path / "r.toml", "recipe"), "seed": 0})
+    place = make_plan(recipe, out / "short" / "seed-0")[0].dir
+    place.checkpoint.mkdir(parents=True)
+    (place.checkpoint / "config.json").write_text("{}")
+    place.done_file.write_text("")
+    second = told()
+    assert second[1] == "1. one the same as in short/seed-0, will be linked"
+    assert second[4] == "1. one done, will be skipped"
+
+
 @pytest.mark.slow
 def test_variants_run_share_what_is_equal_and_are_never_run_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -210,5 +249,8 @@ def test_every_variant_is_checked_before_one_runs(tmp_path: Path, capsys: pytest
     assert main(["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err
     assert 'variant "a": stage "one": key "stepz" is not known; did you mean "steps"' in told
+    (tmp_path / "v.toml").write_text("""[variant.a]\nset = ["one.tasks=[{ task = 'vowels', keep = 'no/keep.json' }]"]\n""")
+    assert main(["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(tmp_path / "out")]) == 1
+    assert "no/keep.json: prompts that stage" in capsys.readouterr().err, "a file that only a later run reads"
     assert not (tmp_path / "out").exists()
     assert Ablation().seeds == (0,)

@@ -29,6 +29,12 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
     assert not run.exists()
 
 
+def test_help_says_where_models_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "$CASCADE_CACHE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "argv, message",
     [

@@ -64,6 +64,13 @@ def test_a_response_has_the_known_layout(server: Server) -> None:
     assert told["usage"]["total_tokens"] == told["usage"]["prompt_tokens"] + told["usage"]["completion_tokens"]
 
 
+def test_an_answer_ends_at_the_models_context(server: Server) -> None:
+    """As with the sampler itself: what is asked for may be longer than the room that the prompt leaves, not longer than the context."""
+    status, told = post(server, {"messages": [{"role": "user", "content": "\U0001f600 hi"}], "max_tokens": 300})
+    assert status == 200
+    assert told["usage"]["total_tokens"] <= 300
+
+
 @pytest.mark.parametrize(
     "body, says",
     [
@@ -78,6 +85,13 @@ def test_a_response_has_the_known_layout(server: Server) -> None:
         ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, '"temperature" is hot'),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, "must be 0"),
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "the model's context is 300"),
+        (b"[" * 100_000, "nested too deep"),
+        ({"messages": [{"role": "user", "content": "\ud83d"}]}, r"a message holds \ud83d, half of a surrogate pair"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 301},
+            "up to 301 tokens is asked for; at most 300 can be",
+        ),
+        ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 1e11}, "at most 300 can be"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_with_the_reason(server: Server, body: Any, says: str) -> None:

@@ -140,6 +140,7 @@ def test_every_file_that_is_missing_is_named_before_anything_runs(
                  "repositories.jsonl", "keep.json"):  # fmt: skip
         assert f"\n  data/{name}: " in told, name
     assert 'data/bfcl: task "bfcl", from the bfcl-eval package' in told
+    assert 'data/seed_tasks.jsonl: rows of stage "sft", from yizhongw/self-instruct on GitHub' in told
     assert not list(tmp_path.iterdir())
     assert main(["plan", *argv]) == 0
     told = " ".join(capsys.readouterr().out.split())

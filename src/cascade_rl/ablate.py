@@ -31,6 +31,7 @@ from cascade_rl.plan import Planned, budget, make_plan, start_fingerprint
 from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_toml, stage_name
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, folder_atomic, link_folder
+from cascade_rl.shortfall import check_files
 from cascade_rl.stages.rl import RL
 
 BASE = "base"
@@ -168,19 +169,63 @@ class Cell:
 def run_ablation(
     table: Mapping[str, Any], ablation: Ablation, out: Path, how_to_go_on: str, say: Callable[[str], None] = print
 ) -> Iterator[Cell]:
-    """Runs what is not done, seed by seed, and yields each cell when it is there. Every variant is parsed before any is run."""
+    """Runs what is not done, seed by seed, and yields each cell when it is there. Every variant is parsed, and its files are looked
+    for, before any is run."""
     from cascade_rl.pipeline import run_recipe
 
-    jobs: list[tuple[Variant, int, Recipe]] = []
-    for seed in ablation.seeds:
-        for variant in ablation.variants:
-            jobs.append((variant, seed, _parsed(variant, seed, table)))
-    for number, (variant, seed, recipe) in enumerate(jobs, 1):
-        root = out / variant.name / f"seed-{seed}"
-        say(f"[{number}/{len(jobs)}] {variant.name}, seed {seed}: {variant.in_words()}")
-        borrow(recipe, root, [folder for folder in sorted(out.glob("*/seed-*")) if folder != root])
-        run_recipe(recipe, root, how_to_go_on=how_to_go_on)
-        yield _cell(variant.name, seed, recipe, root)
+    jobs = _jobs(table, ablation, out)
+    for job in jobs:
+        check_files(job.recipe)
+    for number, job in enumerate(jobs, 1):
+        say(f"[{number}/{len(jobs)}] {job.in_words()}")
+        borrow(job.recipe, job.folder, [folder for folder in sorted(out.glob("*/seed-*")) if folder != job.folder])
+        run_recipe(job.recipe, job.folder, how_to_go_on=how_to_go_on)
+        yield _cell(job.variant.name, job.seed, job.recipe, job.folder)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made: a variant under a seed, and its folder."""
+
+    variant: Variant
+    seed: int
+    recipe: Recipe
+    folder: Path
+
+    def in_words(self) -> str:
+        return f"{self.variant.name}, seed {self.seed}: {self.variant.in_words()}"
+
+
+def _jobs(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[Job]:
+    """All runs in their order: seed by seed, "base" first. Raises RecipeError for a variant that cannot be run as it is written."""
+    return [
+        Job(variant, seed, _parsed(variant, seed, table), out / variant.name / f"seed-{seed}")
+        for seed in ablation.seeds
+        for variant in ablation.variants
+    ]
+
+
+def plan_ablation(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[tuple[Job, list[tuple[Planned, str]]]]:
+    """What `run_ablation` would do, in its order: each run's stages, with the run that a stage is linked from, "" where it is not.
+
+    Starts and writes nothing. Raises RecipeError as `run_ablation` does.
+    """
+    whole = [place for place in sorted(out.glob("*/seed-*/stages/*"), reverse=True) if StageDir(place).whole]
+    there = {place.name: _short(place.parent.parent) for place in whole}  # of several, the first run: as `borrow` looks for them
+    planned = []
+    for job in _jobs(table, ablation, out):
+        stages, linking = [], True
+        for item in make_plan(job.recipe, job.folder):
+            donor = there.get(item.checkpoint_name, "") if linking and item.outlook != "done" else ""
+            linking = linking and (item.outlook == "done" or bool(donor))
+            stages.append((item, donor))
+        there = {item.checkpoint_name: _short(job.folder) for item, _ in stages} | there
+        planned.append((job, stages))
+    return planned
+
+
+def _short(run: Path) -> str:
+    return f"{run.parent.name}/{run.name}"
 
 
 def _parsed(variant: Variant, seed: int, table: Mapping[str, Any]) -> Recipe:

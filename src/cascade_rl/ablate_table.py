@@ -1,4 +1,6 @@
-"""The figures of an ablation: means over seeds, differences from the recipe as it stands, and their errors; as JSON and as a table."""
+"""The figures of an ablation: means over seeds, differences from the recipe as it stands, and their errors; as JSON and as a table.
+
+And, before it is run, what it would run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,9 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade_rl.ablate import BASE, Cell, Variant
+from cascade_rl.ablate import BASE, Cell, Job, Variant
 from cascade_rl.eval.stats import mean_and_stderr
+from cascade_rl.plan import Planned, budget
 from cascade_rl.run import write_json
+from cascade_rl.shortfall import shortfalls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,6 +112,32 @@ def write(path: Path, recipe: str, variants: Sequence[Variant], cells: Sequence[
             "tasks": figures,
         })  # fmt: skip
     write_json(path, {"recipe": recipe, "variants": told})
+
+
+def show_plan(planned: Sequence[tuple[Job, Sequence[tuple[Planned, str]]]], console: "Console | None" = None) -> None:
+    """Every run with its stages: done, linked from another run, or to be run; and what all of them take."""
+    from rich.console import Console
+
+    output = console or Console(highlight=False, soft_wrap=True)
+    to_run, rollouts = 0, 0
+    for number, (job, stages) in enumerate(planned, 1):
+        output.print(f"[{number}/{len(planned)}] {job.in_words()}", style="bold", markup=False)
+        for item, donor in stages:
+            output.print(f"   {item.index}. {item.stage.name}  {item.fingerprint}  {_outlook(item, donor)}", markup=False)
+            if item.outlook != "done" and not donor:
+                to_run, rollouts = to_run + 1, rollouts + budget(item.stage).rollouts
+    output.print(
+        f"{len(planned)} runs of {sum(len(stages) for _, stages in planned)} stages; {to_run} of these are to be run, of at most"
+        f" {rollouts:,} rollouts together, refills and evaluations apart"
+    )
+    if lacks := dict.fromkeys(lack for job, _ in planned for lack in shortfalls(job.recipe)):
+        output.print("What cannot be run as it stands", style="bold")
+        for lack in lacks:
+            output.print(f"- {lack}", markup=False)
+
+
+def _outlook(item: Planned, donor: str) -> str:
+    return f"the same as in {donor}, will be linked" if donor else item.in_words
 
 
 def show(variants: Sequence[Variant], cells: Sequence[Cell], console: "Console | None" = None) -> None:

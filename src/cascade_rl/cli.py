@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="cascade", description="One recipe, one command, a whole post-training cascade for language models."
+        prog="cascade",
+        description="One recipe, one command, a whole post-training cascade for language models.",
+        epilog="Models that are fetched or made are kept in $CASCADE_CACHE, by default ~/.cache/cascade-rl.",
     )
     parser.add_argument("--version", action="version", version=f"cascade-rl {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
@@ -73,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     ablate.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML file")
     ablate.add_argument("variants", type=Path, metavar="VARIANTS", help="a TOML file of seeds and [variant.NAME] tables")
     ablate.add_argument("--out", type=Path, metavar="FOLDER", help="where the runs live (default: runs/ablate-NAME)")
+    ablate.add_argument("--plan", action="store_true", help="show what each variant would run, skip or link; start nothing")
     set_option(ablate)
 
     evaluate = verb("eval", _eval, "Evaluate a model folder (or a run's last checkpoint) on tasks.")
@@ -154,12 +157,14 @@ def _run(args: argparse.Namespace) -> None:
 
 def _ablate(args: argparse.Namespace) -> None:
     from cascade_rl import ablate_table
-    from cascade_rl.ablate import load_ablation, run_ablation
+    from cascade_rl.ablate import load_ablation, plan_ablation, run_ablation
     from cascade_rl.recipe import read_recipe
 
     ablation = load_ablation(args.variants)
     table = read_recipe(args.recipe, args.set)
     out = args.out or Path("runs") / f"ablate-{args.variants.stem}"
+    if args.plan:
+        return ablate_table.show_plan(plan_ablation(table, ablation, out))
     again = ["cascade", "ablate", str(args.recipe), str(args.variants), "--out", str(out), *_set_words(args.set)]
     cells = []
     for cell in run_ablation(table, ablation, out, shlex.join(again)):

@@ -115,8 +115,8 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
                     f'stage "{stage.name}": task "{name}" has no demonstrations to imitate; name a task that has, rows of your own, or for'
                     " kind preference set thinking = false, which makes a demonstration of its bare verdict"
                 )
-        if isinstance(stage, OnPolicy) and not any(waits(recipe.tasks[name]) for name in stage.task_names()):
-            stage.prompts(recipe.tasks)  # files of kept prompts that do not fit
+        if isinstance(stage, OnPolicy | Pairs):
+            stage.check_prompts({name: task for name, task in recipe.tasks.items() if not waits(task)})
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)

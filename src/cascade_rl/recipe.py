@@ -128,6 +128,7 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
             raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
     _check_judged(recipe)
     check_only(recipe.eval, recipe.stages)
+    _check_rows(recipe)
     check_measured(recipe.eval, recipe.stages, recipe.tasks)
     for index, stage in enumerate(recipe.stages):
         _check_start(recipe, index)
@@ -189,6 +190,17 @@ def check_asked(recipe: Recipe, names: Sequence[str], where: str) -> None:
             raise RecipeError(
                 f'{where}: task "{name}" is judged: its scores compare the answers of one checkpoint with each other, so they cannot be'
                 f' compared between checkpoints; measure with "{task.task}", whose prompts it asks'
+            )
+
+
+def _check_rows(recipe: Recipe) -> None:
+    """What a stage alone is asked is measured: it has a row of the matrix."""
+    without = {stage.name: "trains nothing" for stage in recipe.stages if isinstance(stage, Select | Pairs)}
+    without |= dict.fromkeys(recipe.eval.skip, "is one of eval.skip")
+    for task, stages in recipe.eval.only.items():
+        if named := [name for name in stages if name in without]:
+            raise RecipeError(
+                f'eval: only: {task}: stage "{named[0]}" has no row, since it {without[named[0]]}; name one that has'
             )
 
 

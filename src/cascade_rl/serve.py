@@ -21,6 +21,7 @@ from cascade_rl.sample.local import LocalSampler
 
 MAX_BODY = 16 << 20  # bytes
 MAX_TOGETHER = 128  # requests in one batch
+MAX_ANSWER = 1 << 17  # tokens, for a model without a longest context
 GATHER_S = 0.01  # how long a first request waits for others
 REQUEST_TIMEOUT_S = 60.0  # for a client to send its request
 ANSWER_TIMEOUT_S = 3600.0  # for the model, the requests before it included
@@ -58,6 +59,11 @@ class Service:
             raise _BadRequest(str(error)) from None
         if self.sampler.max_context is not None and len(ids) >= self.sampler.max_context:
             raise _BadRequest(f"the prompt has {len(ids):,} tokens; the model's context is {self.sampler.max_context:,}")
+        if params.max_new_tokens > (most := self.sampler.max_context or MAX_ANSWER):
+            raise _BadRequest(
+                f"an answer of up to {params.max_new_tokens:,} tokens is asked for; at most {most:,} can be, and prompt and answer"
+                " together end at the model's context; set max_tokens to fewer"
+            )
         answer: Future[dict[str, Any]] = Future()
         self._waiting.put(_Asked(ids, dataclasses.replace(params, stop_ids=self.renderer.stop_ids), seed, answer))
         return answer.result(timeout=ANSWER_TIMEOUT_S)
@@ -111,6 +117,8 @@ def _read(body: Any) -> tuple[list[Message], SamplingParams, int]:
         role, content = (told.get("role"), told.get("content")) if isinstance(told, dict) else (None, None)
         if role not in ("system", "user", "assistant") or not isinstance(content, str):
             raise _BadRequest("a message needs a role (system, user or assistant) and its content as a text")
+        if (half := next((c for c in content if "\ud800" <= c <= "\udfff"), None)) is not None:
+            raise _BadRequest(f"a message holds \\u{ord(half):04x}, half of a surrogate pair; send both halves, or leave it out")
         messages.append(Message(role, content))
     try:
         params = SamplingParams(
@@ -143,8 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(413, _error(f"a request needs a Content-Length of at most {MAX_BODY:,} bytes"))
         try:
             body = json.loads(self.rfile.read(int(length)))
-        except ValueError:
-            return self._send(400, _error("the request is not JSON"))
+        except (ValueError, RecursionError):
+            return self._send(400, _error("the request is not JSON, or nested too deep"))
         try:
             self._send(200, self.server.service.complete(body))
         except _BadRequest as error:

@@ -11,21 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.errors import RecipeError
+from cascade_rl.errors import CascadeError, RecipeError
+from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.stages.on_policy import OnPolicy
+from cascade_rl.stages.pairs import Pairs
 from cascade_rl.tasks.judged import Judged
+from cascade_rl.tasks.preference import waits
 from cascade_rl.tasks.rows import is_hub_id
 
 TRIED_TOKENS = 4_096  # the longest sequences that training has been measured with (benchmarks/long_context.py)
 BYTES_PER_PARAMETER = 16  # training in float32: the weight, its gradient, and AdamW's two moments
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")  # "30B" in a name; the active part "A3B" is not what memory holds
 _MADE_HERE = ("nano", "smollm2")
+# Rows that are published and belong to no task, by the name of their file; a task says itself where its own are.
+_PUBLISHED = {"seed_tasks.jsonl": "yizhongw/self-instruct on GitHub, data/seed_tasks.jsonl"}
 
 
 def shortfalls(recipe: Recipe) -> list[str]:
     """One sentence for each; empty when the recipe can be run as it stands, as far as can be told without starting it."""
-    return [*_model(recipe), *_data(recipe), *_tasks(recipe), *_judges(recipe), *_lengths(recipe)]
+    return [*_model(recipe), *_data(recipe), *_prompts(recipe), *_tasks(recipe), *_judges(recipe), *_lengths(recipe)]
 
 
 def _model(recipe: Recipe) -> Iterator[str]:
@@ -89,17 +94,41 @@ def _reads(recipe: Recipe) -> Iterator[_Read]:
     """Every place that the tasks in use and the stages read data from."""
     used = dict.fromkeys([*recipe.eval.tasks, *(name for stage in recipe.stages for name in stage.task_names())])
     used |= dict.fromkeys(task.task for name in list(used) if isinstance(task := recipe.tasks[name], Judged))
-    for task in (recipe.tasks[name] for name in used):
-        published = getattr(task, "published", "")
-        for key in ("path", "archives"):
-            if path := getattr(task, key, ""):
-                told = f'task "{task.name}"' + (f", from {published}" if published and key == "path" else f", {key}")
-                yield _Read(str(path), key == "path" and getattr(task, "reads_hub", False), told)
+    for name in used:
+        yield from _reads_of(recipe.tasks[name])
     for stage in recipe.stages:
         for path in stage.files():
-            yield _Read(path, True, f'rows of stage "{stage.name}"')
+            published = _PUBLISHED.get(Path(path).name, "")
+            yield _Read(path, True, f'rows of stage "{stage.name}"' + (f", from {published}" if published else ""))
         for path in stage.keep_files() if isinstance(stage, OnPolicy) else ():
             yield _Read(path, False, f'prompts that stage "{stage.name}" keeps, from `cascade filter`')
+
+
+def _reads_of(task: Task) -> Iterator[_Read]:
+    published = getattr(task, "published", "")
+    for key in ("path", "archives"):
+        if path := getattr(task, key, ""):
+            told = f'task "{task.name}"' + (f", from {published}" if published and key == "path" else f", {key}")
+            yield _Read(str(path), key == "path" and getattr(task, "reads_hub", False), told)
+
+
+def _prompts(recipe: Recipe) -> Iterator[str]:
+    """Files of kept prompts that do not fit, and pairs of tasks with tools: as far as the prompts are here."""
+    here = {name: task for name, task in recipe.tasks.items() if _is_here(task)}
+    for stage in recipe.stages:
+        if isinstance(stage, OnPolicy | Pairs):
+            try:
+                stage.check_prompts(here)
+            except CascadeError as error:
+                yield str(error)
+
+
+def _is_here(task: Task) -> bool:
+    """Whether a task's prompts can be had now: nothing is missing, to be fetched, or yet to be made by a stage."""
+    if isinstance(task, Judged):
+        return _is_here(task.source)
+    to_fetch = getattr(task, "tokenizer", "") or any(read.is_missing or read.is_hub for read in _reads_of(task))
+    return not to_fetch and not waits(task)
 
 
 def _tasks(recipe: Recipe) -> Iterator[str]:

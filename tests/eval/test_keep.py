@@ -16,6 +16,7 @@ from cascade_rl.plan import make_plan
 from cascade_rl.recipe import parse_recipe
 from cascade_rl.records import Group, Message, Prompt, Reward, Rollout, Turn
 from cascade_rl.run import RunDir
+from cascade_rl.shortfall import shortfalls
 
 
 def prompt(number: int, asks: str = "?") -> Prompt:
@@ -77,11 +78,15 @@ def test_a_file_gives_its_prompts_and_only_to_the_task_it_was_made_of(tmp_path: 
     ):
         with pytest.raises(DataError, match=told):
             kept_prompts(path, task, asked)
-    with pytest.raises(DataError, match="does not exist; make it with `cascade filter"):
+    with pytest.raises(DataError, match="is no file; make it with `cascade filter"):
         kept_prompts(str(tmp_path / "none.json"), "t", prompts)
-    Path(path).write_text("[]")
-    with pytest.raises(DataError, match="no file of kept prompts"):
-        kept_prompts(path, "t", prompts)
+    for content, told in (
+        ("[]", "no file of kept prompts"),
+        ('{"tasks": {', r"is no JSON \(.*make it again with `cascade filter`"),
+    ):
+        Path(path).write_text(content)
+        with pytest.raises(DataError, match=told):
+            kept_prompts(path, "t", prompts)
     with pytest.raises(DataError, match="keeps no prompt"):
         kept_prompts(write(tmp_path, choose_prompts([group(0, 1, 1)], 1.0, 0)), "t", prompts)
 
@@ -141,3 +146,31 @@ def test_from_the_verb_to_the_stage(tmp_path: Path, capsys: pytest.CaptureFixtur
     other["tasks"]["choice"]["seed"] = 1
     with pytest.raises(DataError, match="made with other settings"):
         run_recipe(parse_recipe(other), tmp_path / "other", say=lambda text: None)
+
+
+def test_a_file_that_does_not_fit_is_told_of_by_plan_and_run_before_any_work(tmp_path: Path) -> None:
+    keep = tmp_path / "keep.json"
+    for content, says in (("{", "is no JSON"), ('{"tasks": {}}', 'has no task "choice"'), ("", "is no JSON")):
+        keep.write_text(content)
+        recipe = parse_recipe(table(tmp_path / "nowhere", str(keep)))
+        (told,) = [told for told in shortfalls(recipe) if "keep" in told]
+        assert told.startswith(f'stage "rl": keep: {keep} {says}')
+        with pytest.raises(DataError, match=says):
+            run_recipe(recipe, tmp_path / "run", say=lambda text: None)
+    keep.unlink()
+    told = shortfalls(recipe)
+    assert any(f'stage "rl": keep: {keep} is no file; make it with `cascade filter' in each for each in told)
+    with pytest.raises(RecipeError, match=r'do not exist.*\n.*prompts that stage "rl" keeps, from `cascade filter`'):
+        run_recipe(recipe, tmp_path / "run", say=lambda text: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_share_is_checked_though_another_waits_for_its_pairs(tmp_path: Path) -> None:
+    keep = tmp_path / "keep.json"
+    keep.write_text("{")
+    told = table(tmp_path / "nowhere", str(keep))
+    told["tasks"]["judging"] = {"kind": "preference", "stage": "pairs"}
+    told["stage"][0]["tasks"].append({"task": "judging"})
+    told["stage"].insert(0, {"kind": "pairs", "tasks": ["choice"], "train": 2, "dev": 0, "test": 0})
+    with pytest.raises(DataError, match="is no JSON"):
+        run_recipe(parse_recipe({**told, "eval": {"dev": 0, "test": 0}}), tmp_path / "run", say=lambda text: None)

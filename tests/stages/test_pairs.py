@@ -1,6 +1,8 @@
 """A stage that makes preference pairs of a policy's own answers, and the tasks that read them."""
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,15 +10,16 @@ from typing import Any
 import pytest
 from tests.model.tiny import make_tiny
 
-from cascade_rl.errors import RecipeError, RunError
+from cascade_rl.errors import DataError, RecipeError, RunError
 from cascade_rl.eval.matrix import Matrix
 from cascade_rl.grade.judge.own import score_of
 from cascade_rl.one_checkpoint import find_checkpoint
 from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import budget, fingerprints, make_plan
-from cascade_rl.recipe import Recipe, parse_recipe
+from cascade_rl.recipe import Recipe, parse_recipe, to_json
 from cascade_rl.run import read_json
 from cascade_rl.sample.local import LocalSampler
+from cascade_rl.shortfall import shortfalls
 from cascade_rl.stages.context import StageContext
 
 SPLITS = ("train", "dev", "test")
@@ -196,11 +199,65 @@ def test_the_budget() -> None:
         ({"eval": {"tasks": ["judging"], "only": {"judging": ["rl"]}}}, "cannot be asked"),
         ({"eval": {"tasks": ["letters"], "only": {"judging": ["judge"]}}}, 'only: task "judging" is not known'),
         ({"eval": {"tasks": ["letters"], "only": {"letters": ["juge"]}}}, 'did you mean "judge"'),
+        ({"pairs": {"dev": 0}}, r'eval: dev = 2, but task "judging" has no dev prompts: .*\(pairs.dev = 0\)'),
+        ({"pairs": {"test": 0}}, r'eval: test = 2, but task "judging" has no test prompts: .*\(pairs.test = 0\)'),
+        (
+            {"eval": {"tasks": ["letters"], "only": {"letters": ["rl"]}, "skip": ["rl"]}},
+            'stage "rl" has no row, since it is one of eval.skip',
+        ),
+        ({"eval": {"tasks": ["letters"], "only": {"letters": ["pairs"]}}}, 'stage "pairs" has no row, since it trains nothing'),
     ],
 )
 def test_what_cannot_be_is_an_error_before_any_work(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(RecipeError, match=says):
         recipe("nano", **changes)
+
+
+def test_splits_that_nothing_reads_may_be_left_out() -> None:
+    recipe("nano", pairs={"dev": 0}, eval={"tasks": ["judging"], "only": {"judging": ["judge"]}, "dev": 0, "test": 2})
+    recipe("nano", pairs={"dev": 0, "test": 0}, eval={"tasks": ["letters"], "dev": 2})
+
+
+def test_pairs_of_pairs_need_the_same_splits() -> None:
+    more = {"kind": "pairs", "name": "more", "tasks": ["judging"], "train": 2, "dev": 0, "test": 1}
+    told = to_json(recipe("nano", eval={}))
+    tasks = {name: {key: value for key, value in task.items() if key != "name"} for name, task in told["tasks"].items()}
+    table = {"name": "t", "model": {"source": "nano"}, "tasks": tasks, "stage": [*told["stages"], more]}
+    parse_recipe(table)
+    table["stage"][1]["test"] = 0
+    with pytest.raises(RecipeError, match=r'stage "more": test = 1, but task "judging" has no test prompts'):
+        parse_recipe(table)
+
+
+def test_pairs_of_a_task_with_tools_are_refused_by_plan_and_run_before_any_work(tmp_path: Path) -> None:
+    stage = {"kind": "pairs", "tasks": ["nano.tools"], "train": 2, "dev": 0, "test": 0}
+    told = parse_recipe({"name": "t", "model": {"source": "nano"}, "stage": [stage]})
+    (lack,) = shortfalls(told)
+    assert re.match(r'stage "pairs": task "nano.tools": prompt \S+ has tools, .* name tasks without tools', lack)
+    with pytest.raises(DataError, match="name tasks without tools"):
+        run_recipe(told, tmp_path / "run", say=lambda text: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_file_of_pairs_says_how_it_is_made_anew(model: Path, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    pairs = make_plan(recipe(model), run)[1].dir.pairs
+    whole = pairs.read_bytes()
+    for damaged, says in (
+        (whole[:-20], rf"pairs\.jsonl:{len(whole.splitlines())}: "),
+        (b"\xff" + whole, "no text in UTF-8"),
+        (whole.replace(b'"chosen"', b'"chosem"'), "pairs.jsonl:1: has "),
+        (b"", "has no rows"),
+    ):
+        pairs.write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=rf'(?s){says}.*Stage "pairs" made this file whole, .*; delete it, and the same command'
+        ):
+            run_recipe(recipe(model), run, say=lambda text: None)
+    pairs.unlink()
+    run_recipe(recipe(model), run, say=lambda text: None)
+    assert make_plan(recipe(model), run)[1].dir.pairs.read_bytes() == whole
 
 
 def test_answers_that_are_all_as_good_or_without_a_verdict_stop_the_stage(model: Path, tmp_path: Path) -> None:

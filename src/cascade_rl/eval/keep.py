@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.protocols import Sampler, Task
 from cascade_rl.records import Group, Prompt, SamplingParams
-from cascade_rl.run import read_json
 from cascade_rl.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -112,8 +111,11 @@ def kept_prompts(path: str, task: str, prompts: Sequence[Prompt]) -> list[Prompt
     place = Path(path).expanduser()
     again = "make it again with `cascade filter`, with the recipe that the stage is of"
     if not place.is_file():
-        raise DataError(f"keep: {path} does not exist; make it with `cascade filter CHECKPOINT --tasks {task} --out {path}`")
-    told = read_json(place)
+        raise DataError(f"keep: {path} is no file; make it with `cascade filter CHECKPOINT --tasks {task} --out {path}`")
+    try:
+        told = json.loads(place.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text
+        raise DataError(f"keep: {path} is no JSON ({error}); {again}") from None
     tasks = told.get("tasks") if isinstance(told, dict) else None
     if not isinstance(tasks, dict) or not all(isinstance(t, dict) and isinstance(t.get("kept"), dict) for t in tasks.values()):
         raise DataError(f"keep: {path} is no file of kept prompts; {again}")

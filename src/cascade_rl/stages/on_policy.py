@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cascade_rl.errors import RunError
+from cascade_rl.errors import DataError, RunError
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group, Prompt, SamplingParams
 from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer
@@ -109,19 +109,30 @@ class OnPolicy:
         """Files whose content says which prompts are asked."""
         return tuple(share.keep for share in self.tasks if share.keep)
 
-    def prompts(self, tasks: Mapping[str, Task]) -> list[Sequence[Prompt]]:
-        """The training prompts of each share. Raises DataError for a file of kept prompts that does not fit its task."""
+    def asked(self, share: TaskShare, tasks: Mapping[str, Task]) -> Sequence[Prompt]:
+        """The training prompts of a share. Raises DataError for a file of kept prompts that does not fit its task."""
         from cascade_rl.eval.keep import kept_prompts
+        from cascade_rl.tasks import prompts_of
 
-        asked = [(share, tasks[share.task].prompts("train")) for share in self.tasks]
-        return [kept_prompts(share.keep, share.task, prompts) if share.keep else prompts for share, prompts in asked]
+        prompts = prompts_of(tasks[share.task], "train")
+        try:
+            return kept_prompts(share.keep, share.task, prompts) if share.keep else prompts
+        except DataError as error:
+            raise DataError(f'stage "{self.name}": {error}') from None
+
+    def check_prompts(self, tasks: Mapping[str, Task]) -> None:
+        """Raises DataError for a file of kept prompts that does not fit its task; tasks that are not given are passed over."""
+        for share in self.tasks:
+            if share.keep and share.task in tasks:
+                self.asked(share, tasks)
 
     def feed(self, ctx: "StageContext") -> "Feed[Prompt]":
         """The order in which prompts are asked; those about one document follow each other, so that it is read once for all."""
         from cascade_rl.stages.feed import Feed
 
         weights = [share.weight for share in self.tasks]
-        return Feed(self.prompts(ctx.tasks), weights, ctx.seed, together=lambda prompt: prompt.facets.get("document"))
+        prompts = [self.asked(share, ctx.tasks) for share in self.tasks]
+        return Feed(prompts, weights, ctx.seed, together=lambda prompt: prompt.facets.get("document"))
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_new_tokens)

@@ -109,7 +109,8 @@ class Pairs:
         """Leaves ctx.dir.pairs, and ctx.dir.checkpoint as links to the files of ctx.start; goes on with the answers that are saved."""
         from cascade_rl.sample.local import LocalSampler
 
-        asked, folders = self._prompts(ctx), {told.stage: told.folder for told in ctx.earlier}
+        asked = [prompt for name in self.tasks for prompt in self.asked(name, ctx.tasks)]
+        folders = {told.stage: told.folder for told in ctx.earlier}
         answers: Answers = {}
         for piece in ctx.pieces():
             answers |= {
@@ -130,22 +131,24 @@ class Pairs:
                     ctx.save_piece({"of": stage, "answers": told}, last=len(answers) == len(asked) * len(stages))
         self._finish(ctx, asked, {prompt.id: [one for stage in stages for one in answers[stage, prompt.id]] for prompt in asked})
 
-    def _prompts(self, ctx: "StageContext") -> list[Prompt]:
+    def asked(self, name: str, tasks: Mapping[str, Task]) -> list[Prompt]:
+        """The prompts of one of its tasks that are answered, split by split. Raises DataError for prompts with tools."""
         from cascade_rl.tasks import prompts_of
 
-        asked = [
-            prompt
-            for name in self.tasks
-            for split, num in self.num_prompts().items()
-            if num
-            for prompt in prompts_of(ctx.tasks[name], split)[:num]
-        ]
+        wanted = self.num_prompts().items()
+        asked = [prompt for split, num in wanted if num for prompt in prompts_of(tasks[name], split)[:num]]
         if with_tools := next((prompt for prompt in asked if prompt.tools), None):
             raise DataError(
-                f'stage "{self.name}": prompt {with_tools.id} has tools, and a judge is shown only what an answer says; name tasks'
-                " without tools"
+                f'stage "{self.name}": task "{name}": prompt {with_tools.id} has tools, and a judge is shown only what an answer says;'
+                " name tasks without tools"
             )
         return asked
+
+    def check_prompts(self, tasks: Mapping[str, Task]) -> None:
+        """Raises DataError for prompts that it cannot ask; tasks that are not given are passed over."""
+        for name in self.tasks:
+            if name in tasks:
+                self.asked(name, tasks)
 
     def _answer(
         self, ctx: "StageContext", sampler: "LocalSampler", stage: str, prompts: Sequence[Prompt]
@@ -225,6 +228,8 @@ def check_pairs(stage: Any, before: Sequence[Any], tasks: Mapping[str, Task]) ->
             if task.stage not in known:
                 way_out = "name an earlier stage of kind pairs, or a file with path"
                 raise RecipeError(unknown(f'stage "{stage.name}": task "{name}": stage', task.stage, known, way_out))
+            if isinstance(stage, Pairs):
+                _check_splits(f'stage "{stage.name}"', stage.num_prompts(), task, before)
 
 
 def check_measured(config: "EvalConfig", stages: Sequence[Any], tasks: Mapping[str, Task]) -> None:
@@ -239,6 +244,20 @@ def check_measured(config: "EvalConfig", stages: Sequence[Any], tasks: Mapping[s
                     f'eval: task "{name}" reads the pairs of stage "{task.stage}", which the checkpoints before it cannot be asked; name'
                     f" the later stages that are: only = {{ {name} = [...] }}"
                 )
+            _check_splits("eval", {"dev": config.dev, "test": config.test}, task, stages)
+
+
+def _check_splits(where: str, asked: Mapping[Split, int], task: Preference, stages: Sequence[Any]) -> None:
+    """Whether the stage that makes the pairs of a task makes some of each split that is asked of it."""
+    known = {stage.name: stage for stage in stages if isinstance(stage, Pairs)}
+    if (made := known.get(task.stage)) is None:
+        raise RecipeError(unknown(f'{where}: task "{task.name}": stage', task.stage, known, "name one of kind pairs"))
+    for split, num in asked.items():
+        if num and not made.num_prompts()[split]:
+            raise RecipeError(
+                f'{where}: {split} = {num:,}, but task "{task.name}" has no {split} prompts: stage "{made.name}" makes no such pairs'
+                f" ({made.name}.{split} = 0); set that to a number of prompts, or {split} of {where} to 0"
+            )
 
 
 def mean_score(answers: Mapping[str, Sequence[Scored | None]]) -> float | None:

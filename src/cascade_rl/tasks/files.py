@@ -123,7 +123,11 @@ class FileTask:
         if not path.is_file():
             raise DataError(f'task "{self.name}": no file {path}; get the data set from {self.published} and give its path')
         rows = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: no text in UTF-8 ({error}); expected one JSON object a line") from None
+        for number, line in enumerate(text.split("\n"), start=1):
             where = f"{path}:{number}"
             if not line.strip():
                 continue

@@ -17,6 +17,7 @@ from cascade_rl.tasks.files import FileTask, Item, Row
 from cascade_rl.tasks.rows import conversation
 
 _SHOWN = 3  # places named in a note
+_Pair = tuple[tuple[Message, ...], str, str, Label]  # the conversation, answer 1, answer 2, label
 _Made = tuple[tuple[Message, ...], dict[str, Any], tuple[Message, ...]]  # question, reference, gold
 _FIRST, _SECOND = 2.0, 5.0  # "better", where a label says only which
 
@@ -73,8 +74,7 @@ class Preference(FileTask):
 
     def items(self) -> Iterator[Item]:
         template = load_template(self.template, self.mode, f'task "{self.name}"')
-        for row in self.pair_rows():
-            pair = read_pair(row)
+        for row, pair in self.pairs():
             if pair[1] == pair[2]:
                 continue
             key = [[message.role, message.content] for message in pair[0]]
@@ -87,8 +87,8 @@ class Preference(FileTask):
         """What became of the pairs that nothing can be learnt from. Reads the data."""
         if waits(self):
             return ()
-        pairs = [(row.where, read_pair(row)) for row in self.pair_rows()]
-        equal = [where for where, (_, first, second, _) in pairs if first == second]
+        pairs = self.pairs()
+        equal = [row.where for row, (_, first, second, _) in pairs if first == second]
         if not equal:
             return ()
         shown = ", ".join(equal[:_SHOWN]) + (", ..." if len(equal) > _SHOWN else "")
@@ -124,6 +124,18 @@ class Preference(FileTask):
     def _gold(self, messages: Sequence[Message], answers: Sequence[str], verdict: str) -> tuple[Message, ...]:
         reasons = self.reasons(messages, answers) if self.thinking else None
         return () if self.thinking and reasons is None else (Message("assistant", verdict, thinking=reasons),)
+
+    def pairs(self) -> list[tuple[Row, _Pair]]:
+        """The rows, each with what `read_pair` reads of it. Raises DataError with the place of a faulty one."""
+        try:
+            return [(row, read_pair(row)) for row in self.pair_rows()]
+        except DataError as error:
+            if self.file is None:
+                raise
+            raise DataError(
+                f'{error}. Stage "{self.stage}" made this file whole, so it was damaged since; delete it, and the same command makes'
+                " it anew"
+            ) from None
 
     def pair_rows(self) -> list[Row]:
         """The rows as they stand in the file; `read_pair` reads them."""
@@ -171,7 +183,7 @@ def swapped(label: Label) -> Label:
     return Label(label.second, label.first, None if label.ranking is None else 7 - label.ranking)
 
 
-def read_pair(row: Row) -> tuple[tuple[Message, ...], str, str, Label]:
+def read_pair(row: Row) -> _Pair:
     """(the conversation, answer 1, answer 2, label) of a row. Raises DataError with its place."""
     values = row.values
     if "chosen" in values:
