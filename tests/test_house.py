@@ -24,7 +24,7 @@ LEVEL = {
     "sample": 4, "tasks": 4,
     "eval": 4.5, "observe": 4.7,
     "stages": 5,
-    "recipe": 6,
+    "recipe_checks": 5.5, "recipe": 6,
     "plan": 6.5, "shortfall": 6.5,
     "pipeline": 7, "one_checkpoint": 7.5,
     "ablate": 7.5, "ablate_table": 7.6,

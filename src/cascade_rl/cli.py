@@ -302,7 +302,8 @@ def _names_and_recipe(args: argparse.Namespace, verb: str) -> "tuple[list[str], 
 def _audit(args: argparse.Namespace) -> None:
     from cascade_rl.errors import GraderError, RecipeError
     from cascade_rl.eval.audit import audit_task, print_audit
-    from cascade_rl.recipe import check_asked, load_recipe, parse_overrides
+    from cascade_rl.recipe import load_recipe, parse_overrides
+    from cascade_rl.recipe_checks import check_asked
     from cascade_rl.tasks import prompts_of
 
     if args.num < 1:

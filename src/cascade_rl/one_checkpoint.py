@@ -7,7 +7,8 @@ from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError
 from cascade_rl.pipeline import stop_on_interrupt
-from cascade_rl.recipe import Recipe, check_asked
+from cascade_rl.recipe import Recipe
+from cascade_rl.recipe_checks import check_asked
 from cascade_rl.records import Group, Split
 from cascade_rl.run import RunDir, read_json, write_json
 from cascade_rl.seeds import derive_seed
