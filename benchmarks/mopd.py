@@ -6,6 +6,7 @@ recipe like it, of which nothing is changed.
 --runs    one run a seed, finished at least up to the student. What the run's recipe evaluates is measured; what its first distillation
           after the student trains is trained (all that is evaluated, where there is none).
 --student the stage whose checkpoint is the student; the checkpoints before it may teach, but for branches and stages without a row.
+--out     figures by part, and by student and seed: those of another student or seed stay as they are.
 --parts   recovery    from the student that RL has hurt: (after - before) / (teacher - before) over the regressed domains, and
                       whether anything else fell;
           efficiency  MOPD and GRPO from the same student on the domain that fell most: steps, rollouts, sampled tokens and seconds
@@ -79,33 +80,78 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     args = parser.parse_args()
+    seeds = load_seeds(args.runs, args.work, args.student)
+    read_figures(args.out)
     for part in args.parts:
-        for run in args.runs:
-            seed = Seed(run, args.work, args.student)
-            print(f"{part}: {run}")
-            told = read_json(args.out) if args.out.exists() else {}
+        for seed in seeds:
+            print(f"{part}: {seed.run}")
+            told = read_figures(args.out)
             told.setdefault(part, {})[seed.name] = PARTS[part](seed)
             write_json(args.out, told)
-    show(read_json(args.out))
+    show(read_figures(args.out))
+
+
+def load_seeds(runs: Sequence[Path], work: Path, student: str) -> list["Seed"]:
+    """One for each run. Raises RunError for a folder that is none, or that the benchmark can do nothing with."""
+    if work.exists() and not work.is_dir():
+        raise RunError(f"--work {work}: is a file; give a folder, which is made where there is none")
+    seeds = [Seed(run, work, student) for run in runs]
+    of: dict[str, Path] = {}
+    for seed in seeds:
+        if seed.name in of:
+            raise RunError(
+                f"--runs: {of[seed.name]} and {seed.run} are both of seed {seed.number}, and the figures of one would replace those of"
+                f" the other; give one run a seed, or another --work and --out for each"
+            )
+        of[seed.name] = seed.run
+    return seeds
+
+
+def read_figures(out: Path) -> dict[str, Any]:
+    """What --out holds: part -> student and seed -> figures. Raises RunError for another file."""
+    if not out.exists():
+        return {}
+    told = {} if out.is_dir() else read_json(out)
+    if out.is_dir() or not isinstance(told, dict) or not all(isinstance(told.get(part, {}), dict) for part in PARTS):
+        raise RunError(f"--out {out}: is no file of this benchmark's figures; give another name, or delete it")
+    return told
+
+
+def read_recipe_of(run: Path) -> dict[str, Any]:
+    """The resolved recipe of a run. Raises RunError for what is no run."""
+    place = RunDir(run).recipe
+    told = read_json(place) if place.is_file() else None
+    if not isinstance(told, dict) or not {"seed", "eval", "tasks", "stages"} <= told.keys():
+        what = "is not there" if not run.exists() else "holds no run" if run.is_dir() else "is a file"
+        raise RunError(
+            f"--runs {run}: {what}; give the folder of `cascade run --run`, or one of `cascade ablate --out`: FOLDER/VARIANT/seed-N"
+        )
+    return told
 
 
 class Seed:
     """A run: the student, the checkpoints before it that may teach, the tasks, and one matrix for all that follows.
 
-    tasks: what is measured; trained: those of them that a distillation trains; domains: task -> domain.
+    name: of student and seed, as --out has it. tasks: what is measured; trained: those of them that a distillation trains;
+    domains: task -> domain.
     """
 
     def __init__(self, run: Path, work: Path, student: str) -> None:
-        told = read_json(RunDir(run).recipe)
-        self.number = int(told["seed"])
-        self.name = f"seed-{self.number}"
-        self.place = work / f"{self.name}-{student}"
+        told = read_recipe_of(run)
+        self.run, self.number = run, int(told["seed"])
+        self.name = f"{student}/seed-{self.number}"
+        self.place = work / f"seed-{self.number}-{student}"
         self.history = history(run, told, student)
         self.student = self.history[-1]
         self.tasks = [task for task in told["eval"]["tasks"] if task not in told["eval"].get("only", {})]
         after = told["stages"][[stage["name"] for stage in told["stages"]].index(student) + 1 :]
         distilled = [[share["task"] for share in stage["tasks"]] for stage in after if stage["kind"] == "distill"]
         self.trained = [task for task in self.tasks if not distilled or task in distilled[0]]
+        if not self.trained:
+            raise RunError(
+                f"--runs {run}: the benchmark needs eval.tasks, asked of all checkpoints and trained by the first distillation after"
+                f' "{student}", and the recipe of this run has none; give a run whose recipe evaluates what it trains'
+            )
         sizes = {"num_dev": NUM_DEV, "num_test": NUM_TEST}
         table = {
             "name": "mopd", "seed": self.number, "model": {"source": str(self.student.folder), "dtype": "float32"},
@@ -177,9 +223,10 @@ def history(run: Path, told: Mapping[str, Any], student: str) -> list[Checkpoint
         if not place.passed_on:
             found.append(Checkpoint(stage["name"], place.root.name, place.checkpoint))
     if not found or found[-1].stage != student:
+        others = ", ".join(checkpoint.stage for checkpoint in found)
         raise RunError(
-            f"{run}: --student {student}: a branch, a stage that trains nothing, or one of eval.skip cannot be the student; choose of:"
-            f" {', '.join(checkpoint.stage for checkpoint in found) or 'none'}"
+            f"{run}: --student {student}: a branch, a stage that trains nothing, or one of eval.skip cannot be the student;"
+            f" {f'choose of: {others}' if others else 'nor can a stage before it: name a later one'}"
         )
     return found
 
@@ -314,13 +361,17 @@ def percent(mean: float, stderr: float) -> str:
 
 
 def show(told: Mapping[str, Any]) -> None:
+    """A table for each part and student."""
     console = Console()
-    if "recovery" in told:
-        console.print(recovery_table(told["recovery"]))
-    if "efficiency" in told:
-        console.print(efficiency_table(told["efficiency"]))
-    if "ablation" in told:
-        console.print(ablation_table(told["ablation"]))
+    for part, table in TABLES.items():
+        students: dict[str, dict[str, Any]] = {}
+        for name, seed in told.get(part, {}).items():
+            student, _, number = name.rpartition("/")
+            students.setdefault(student, {})[number] = seed
+        for student, seeds in students.items():
+            if student:
+                console.print(f"student {student}", style="bold", markup=False)
+            console.print(table(seeds))
 
 
 def recovery_table(seeds: Mapping[str, Any]) -> Table:
@@ -341,25 +392,16 @@ def recovery_table(seeds: Mapping[str, Any]) -> Table:
 
 def efficiency_table(seeds: Mapping[str, Any]) -> Table:
     keys = ("steps", "rollouts", "tokens", "seconds")
-    table = Table(
-        "seed", "domain", "way", "start", "teacher", "best seen", *keys, title="to within one standard error of the teacher"
-    )
+    title = "to within one standard error of the teacher"
+    table = Table("seed", "domain", "way", "start", "teacher", "best seen", *keys, title=title)
     for name, seed in seeds.items():
         for way, told in seed["ways"].items():
             reached, curve = told["reached"], told["curve"]
             last = curve[-1]
             costs = [f"{reached.get(key, 0):,.0f}" if reached else f"not in {last[key]:,.0f}" for key in keys]
             best = max(look["mean"] for look in curve)
-            start = percent(curve[0]["mean"], curve[0]["stderr"])
-            table.add_row(
-                name,
-                seed["domain"],
-                way,
-                start,
-                percent(seed["teacher"]["mean"], seed["teacher"]["stderr"]),
-                f"{100 * best:.1f}",
-                *costs,
-            )
+            start, teacher = (percent(at["mean"], at["stderr"]) for at in (curve[0], seed["teacher"]))
+            table.add_row(name, seed["domain"], way, start, teacher, f"{100 * best:.1f}", *costs)
     return table
 
 
@@ -370,6 +412,9 @@ def ablation_table(seeds: Mapping[str, Any]) -> Table:
         shares = [percent(*mean_recovery(domains)) for domains in of]
         table.add_row(variant, *shares, percent(*mean_recovery([told for domains in of for told in domains])))
     return table
+
+
+TABLES = {"recovery": recovery_table, "efficiency": efficiency_table, "ablation": ablation_table}
 
 
 if __name__ == "__main__":

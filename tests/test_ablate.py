@@ -14,6 +14,7 @@ from cascade_rl.cli import main
 from cascade_rl.errors import RecipeError
 from cascade_rl.plan import make_plan
 from cascade_rl.recipe import parse_recipe, read_toml
+from cascade_rl.run import RunDir, write_json
 from tests.stages.letters import make_letters_model
 
 RL: dict[str, Any] = {"kind": "rl", "prompts_per_step": 4, "group_size": 4, "max_new_tokens": 6, "learning_rate": 5e-3}
@@ -241,6 +242,44 @@ def test_variants_run_share_what_is_equal_and_are_never_run_twice(
     assert main(argv) == 0
     assert json.loads((tmp_path / "out" / "ablation.json").read_text()) == told
     assert "base: the recipe as it stands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("plan", [["--plan"], []], ids=["plan", "run"])
+def test_a_folder_that_cannot_be_had_is_told_of_before_any_run(
+    plan: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(recipe_text(Path("nano")))
+    (tmp_path / "v.toml").write_text("seeds = [0, 1]\n[variant.a]\nset = ['one.kl=0.5']\n")
+    out = tmp_path / "out"
+    argv = ["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--out", str(out), *plan]
+    out.write_text("")
+    assert main(argv) == 1
+    assert f"--out: {out} is a file" in capsys.readouterr().err
+    out.unlink()
+    other = RunDir(out / "a" / "seed-1")
+    write_json(other.recipe, {"name": "another"})
+    assert main(argv) == 1
+    told = capsys.readouterr().err
+    assert f'run {other.root}: was made by the recipe "another", and this one is "t"; choose another --out folder' in told
+    assert list(out.rglob("stages")) == []
+
+
+def test_a_faulty_override_is_blamed_on_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.toml").write_text(recipe_text(tmp_path))
+    (tmp_path / "v.toml").write_text("[variant.a]\nset = ['one.kl=0.5']\n")
+
+    def told(*overrides: str) -> str:
+        sets = [word for override in overrides for word in ("--set", override)]
+        assert main(["ablate", str(tmp_path / "r.toml"), str(tmp_path / "v.toml"), "--plan", *sets]) == 1
+        return capsys.readouterr().err
+
+    assert told("one.kl=much").startswith('error: --set one.kl=much: stage "one": kl: ')
+    assert told("eval.dev=3", "seed=5").startswith("error: --set seed=5: the seeds of an ablation are those of its file")
+    assert told("eval.dev=0", "eval.test=0").startswith("error: recipe: eval measures nothing")
+    (tmp_path / "v.toml").write_text("[variant.a]\nset = ['seed=5']\n")
+    assert told().startswith('error: variant "a": --set seed=5: the seeds of an ablation')
+    (tmp_path / "r.toml").write_text(recipe_text(tmp_path).replace("steps = 1", "steps = 0"))
+    assert told("eval.dev=3").startswith('error: stage "one": steps'), "a fault of the recipe itself is not the override's"
 
 
 def test_every_variant_is_checked_before_one_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cascade_rl.checkpoint import State, drop_state, load_state, save_state
+from cascade_rl.checkpoint import State, drop_state, load_pieces, load_state, save_piece, save_state
 from cascade_rl.errors import RunError
 from cascade_rl.run import RunDir, StageDir
 
@@ -77,6 +77,7 @@ def test_a_half_written_state_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
         ("tensors.safetensors", None),
         ("meta.json", b"{}"),
         ("meta.json", b'{"step": 7, "cur'),
+        pytest.param("meta.json", b"[" * 200_000, id="deep"),
         ("meta.json", b'{"step": 999, "cursor": {}}'),
         ("meta.json", None),
     ],
@@ -90,3 +91,14 @@ def test_a_damaged_state_is_told_with_the_folder_to_delete(file: str, content: b
         damaged.write_bytes(content)
     with pytest.raises(RunError, match=r"step-000007: a saved state that was changed or damaged .* delete this folder"):
         load_state(place)
+
+
+def test_a_damaged_piece_says_how_the_stage_is_made_anew(tmp_path: Path) -> None:
+    stage = StageDir(tmp_path)
+    save_piece(stage, {"of": "start"})
+    assert load_pieces(stage) == [{"of": "start"}]
+    piece = stage.state / "step-000001" / "piece.json"
+    for damage in (lambda: piece.write_text("[" * 200_000), piece.unlink):
+        damage()
+        with pytest.raises(RunError, match=rf"step-000001: a saved piece .* delete {stage.state}, and the stage starts anew"):
+            load_pieces(stage)

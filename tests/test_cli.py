@@ -128,3 +128,4 @@ def test_chat_answers_and_obeys_commands(model: Path) -> None:
     assert "/think on|off" in done.stdout
     end_of_file = subprocess.run(argv, input="hi\n", capture_output=True, text=True, timeout=120, check=False)
     assert end_of_file.returncode == 0, end_of_file.stderr
+    assert end_of_file.stdout.endswith("you \n"), "the shell's next line is one of its own"

@@ -103,6 +103,14 @@ def test_faults_are_named(tmp_path: Path, old: str, new: str, message: str) -> N
     assert message in str(caught.value)
 
 
+def test_lists_without_end_are_no_toml(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    with pytest.raises(RecipeError, match="not TOML"):
+        load(tmp_path, f"seed = {deep}")
+    with pytest.raises(RecipeError, match=r"recipe: seed: .* is not a whole number"):
+        load(tmp_path, GOOD, f"seed={deep}")
+
+
 def test_a_stage_without_a_name_is_called_by_its_kind(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r'stage "sft": steps: .* is not a whole number'):
         load(tmp_path, GOOD.replace('name = "sft"\n', "", 1), "sft.steps=many")

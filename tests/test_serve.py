@@ -1,6 +1,7 @@
 """A checkpoint behind real HTTP: the endpoint client and the embedded sampler say the same."""
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -23,7 +24,8 @@ QUESTIONS = [(Message("user", f"go {i}"),) for i in range(5)]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny("qwen3", tmp_path_factory.mktemp("serve") / "model", max_position_embeddings=300)
+    """As a stage of a run leaves it."""
+    return make_tiny("qwen3", tmp_path_factory.mktemp("serve") / "02-sft-4e4b3e3f" / "checkpoint", max_position_embeddings=300)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,12 @@ def test_an_answer_ends_at_the_models_context(server: Server) -> None:
         ({"messages": [{"role": "user", "content": "x"}], "stream": True}, '"stream" is not served'),
         ({"messages": [{"role": "user", "content": "x"}], "stop": ["a"]}, '"stop" is not served'),
         ({"messages": [{"role": "user", "content": "x"}], "n": 2}, '"n" must be 1'),
+        ({"messages": [{"role": "user", "content": "x"}], "n": True}, '"n" is True; expected a number'),
+        ({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2.9}, '"max_tokens" is 2.9; expected a whole number'),
+        ({"messages": [{"role": "user", "content": "x"}], "seed": 1.5}, '"seed" is 1.5; expected a whole number'),
+        (b'{"messages": [], "messages": [{"role": "user", "content": "x"}]}', "a key is repeated"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "NaN is not a JSON value"),
+        (b"\xff{}", "no text in UTF-8"),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, '"temperature" is hot'),
         ({"messages": [{"role": "user", "content": "x"}], "temperature": -1}, "must be 0"),
         ({"messages": [{"role": "user", "content": "x" * 2000}]}, "the model's context is 300"),
@@ -109,4 +117,35 @@ def test_a_port_in_use_is_named(server: Server) -> None:
 def test_other_paths_are_not_there(server: Server) -> None:
     assert post(server, {}, "/completions")[0] == 404
     with urllib.request.urlopen(server.url + "/models", timeout=20) as response:
-        assert json.loads(response.read())["data"][0]["id"] == "model"
+        assert json.loads(response.read())["data"][0]["id"] == "02-sft-4e4b3e3f"
+
+
+def raw(server: Server, text: bytes) -> tuple[int, Any]:
+    """The status and the JSON of the answer to bytes that no client of ours would send."""
+    with socket.create_connection(("127.0.0.1", int(server.server_address[1])), timeout=20) as line:
+        line.sendall(text)
+        head, _, body = b"".join(iter(lambda: line.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert b"Content-Type: application/json" in head
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "text, status, says",
+    [
+        (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n{}", 400, "expected how many bytes"),
+        (b"POST /v1/chat/completions HTTP/1.1\r\n\r\n{}", 400, "expected how many bytes"),
+        (
+            b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}",
+            413,
+            "at most 16,777,216 bytes",
+        ),
+        (b"PUT /v1/models HTTP/1.1\r\n\r\n", 501, "Unsupported method ('PUT'); only POST /v1/chat"),
+        (b"what is this\r\n\r\n", 400, "Bad request"),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, "Too Long"),
+    ],
+    ids=["no-digit", "no-length", "nines", "put", "no-http", "long"],
+)
+def test_what_is_no_request_is_answered_in_json_too(server: Server, text: bytes, status: int, says: str) -> None:
+    got, told = raw(server, text)
+    assert got == status
+    assert says in told["error"]["message"]

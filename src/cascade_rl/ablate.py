@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.errors import RecipeError, RunError, unknown
 from cascade_rl.eval.matrix import ACCURACY, Evaluation, Matrix
 from cascade_rl.plan import Planned, budget, make_plan, start_fingerprint
-from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_toml, stage_name
+from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_recipe, read_toml, stage_name
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, folder_atomic, link_folder
 from cascade_rl.shortfall import check_files
@@ -65,6 +65,7 @@ class Variant:
         stages = _reordered(stages, self.order, where) if self.order else stages
         changed["stage"] = stages
         try:
+            _refuse_seed(self.set)
             for override in self.set:
                 apply_override(changed, override)
         except RecipeError as error:
@@ -150,6 +151,23 @@ def load_ablation(path: Path) -> Ablation:
     return told
 
 
+def load_table(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """The raw recipe with its overrides. Raises RecipeError, which says so where it is they that are at fault."""
+    table = read_recipe(path, overrides)
+    _refuse_seed(overrides)
+    try:
+        parse_recipe(table)
+    except RecipeError as error:
+        parse_recipe(read_recipe(path))  # a fault of the recipe itself comes first
+        raise RecipeError(f"--set {', '.join(overrides)}: {error}") from None
+    return table
+
+
+def _refuse_seed(overrides: Sequence[str]) -> None:
+    if told := [override for override in overrides if override.partition("=")[0].strip() == "seed"]:
+        raise RecipeError(f"--set {told[0]}: the seeds of an ablation are those of its file of variants; set seeds = [...] there")
+
+
 # --- running ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -169,13 +187,14 @@ class Cell:
 def run_ablation(
     table: Mapping[str, Any], ablation: Ablation, out: Path, how_to_go_on: str, say: Callable[[str], None] = print
 ) -> Iterator[Cell]:
-    """Runs what is not done, seed by seed, and yields each cell when it is there. Every variant is parsed, and its files are looked
-    for, before any is run."""
+    """Runs what is not done, seed by seed, and yields each cell when it is there. Every variant is parsed, and its files and folders
+    are looked at, before any is run."""
     from cascade_rl.pipeline import run_recipe
 
     jobs = _jobs(table, ablation, out)
     for job in jobs:
         check_files(job.recipe)
+        _check_folder(job)
     for number, job in enumerate(jobs, 1):
         say(f"[{number}/{len(jobs)}] {job.in_words()}")
         borrow(job.recipe, job.folder, [folder for folder in sorted(out.glob("*/seed-*")) if folder != job.folder])
@@ -205,15 +224,25 @@ def _jobs(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[Job]:
     ]
 
 
+def _check_folder(job: Job) -> None:
+    """Raises RunError where the run cannot have its folder: a file is there, or the run of a recipe of another name."""
+    from cascade_rl.pipeline import check_name
+
+    if blocked := next((place for place in (job.folder, *job.folder.parents) if place.exists() and not place.is_dir()), None):
+        raise RunError(f"--out: {blocked} is a file, where the folder {job.folder} is to be; choose another --out folder")
+    check_name(job.recipe, RunDir(job.folder), "--out")
+
+
 def plan_ablation(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[tuple[Job, list[tuple[Planned, str]]]]:
     """What `run_ablation` would do, in its order: each run's stages, with the run that a stage is linked from, "" where it is not.
 
-    Starts and writes nothing. Raises RecipeError as `run_ablation` does.
+    Starts and writes nothing. Raises RecipeError and RunError as `run_ablation` does, but for files that are not there.
     """
     whole = [place for place in sorted(out.glob("*/seed-*/stages/*"), reverse=True) if StageDir(place).whole]
     there = {place.name: _short(place.parent.parent) for place in whole}  # of several, the first run: as `borrow` looks for them
     planned = []
     for job in _jobs(table, ablation, out):
+        _check_folder(job)
         stages, linking = [], True
         for item in make_plan(job.recipe, job.folder):
             donor = there.get(item.checkpoint_name, "") if linking and item.outlook != "done" else ""
@@ -229,11 +258,12 @@ def _short(run: Path) -> str:
 
 
 def _parsed(variant: Variant, seed: int, table: Mapping[str, Any]) -> Recipe:
-    where = f'variant "{variant.name}"'
+    where = "recipe" if variant.name == BASE else f'variant "{variant.name}"'
     try:
         recipe = parse_recipe({**variant.apply(table), "seed": seed})
     except RecipeError as error:
-        raise RecipeError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+        whole = variant.name == BASE or str(error).startswith(where)
+        raise RecipeError(str(error) if whole else f"{where}: {error}") from None
     if not recipe.eval.tasks or not (recipe.eval.test or recipe.eval.dev):
         raise RecipeError(f"{where}: eval measures nothing, so nothing can be compared; set eval.tasks and eval.test")
     return recipe

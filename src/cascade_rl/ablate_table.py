@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade_rl.ablate import BASE, Cell, Job, Variant
 from cascade_rl.eval.stats import mean_and_stderr
-from cascade_rl.plan import Planned, budget
+from cascade_rl.plan import Planned, budget, with_pairs
 from cascade_rl.run import write_json
 from cascade_rl.shortfall import shortfalls
 
@@ -130,7 +130,8 @@ def show_plan(planned: Sequence[tuple[Job, Sequence[tuple[Planned, str]]]], cons
         f"{len(planned)} runs of {sum(len(stages) for _, stages in planned)} stages; {to_run} of these are to be run, of at most"
         f" {rollouts:,} rollouts together, refills and evaluations apart"
     )
-    if lacks := dict.fromkeys(lack for job, _ in planned for lack in shortfalls(job.recipe)):
+    recipes = [with_pairs(job.recipe, [item for item, _ in stages]) for job, stages in planned]
+    if lacks := dict.fromkeys(lack for recipe in recipes for lack in shortfalls(recipe)):
         output.print("What cannot be run as it stands", style="bold")
         for lack in lacks:
             output.print(f"- {lack}", markup=False)

@@ -10,6 +10,7 @@ from rich.console import Console
 from cascade_rl.errors import CascadeError, DataError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.model.sources import load_tokenizer
+from cascade_rl.one_checkpoint import name_of
 from cascade_rl.records import Message, SamplingParams
 from cascade_rl.sample.local import LocalSampler
 from cascade_rl.seeds import derive_seed
@@ -29,11 +30,12 @@ def talk(folder: Path, params: SamplingParams, *, thinking: bool, system: str, s
     params = replace(params, stop_ids=renderer.stop_ids)
     opening = [Message("system", system)] if system else []
     messages = list(opening)
-    console.print(f"{folder.name}: {HELP}", style="dim")
+    console.print(f"{name_of(folder)}: {HELP}", style="dim", markup=False)
     while True:
         try:
             line = console.input("[bold]you[/bold] ").strip()
         except EOFError:
+            console.print()  # the shell's next line is then one of its own
             return
         if line == "/quit":
             return

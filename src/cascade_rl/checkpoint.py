@@ -72,8 +72,16 @@ def save_piece(stage: StageDir, value: Any) -> None:
 
 
 def load_pieces(stage: StageDir) -> list[Any]:
-    """All saved pieces, in order."""
-    return [read_json(folder / "piece.json") for folder in sorted(stage.state.glob("step-*"))]
+    """All saved pieces, in order. Raises RunError for a damaged one."""
+    pieces = []
+    for folder in sorted(stage.state.glob("step-*")):
+        try:
+            pieces.append(read_json(folder / "piece.json"))
+        except (RunError, OSError):
+            raise RunError(
+                f"{folder}: a saved piece that was changed or damaged from outside; delete {stage.state}, and the stage starts anew"
+            ) from None
+    return pieces
 
 
 def _folder_name(step: int) -> str:

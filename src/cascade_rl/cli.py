@@ -157,11 +157,10 @@ def _run(args: argparse.Namespace) -> None:
 
 def _ablate(args: argparse.Namespace) -> None:
     from cascade_rl import ablate_table
-    from cascade_rl.ablate import load_ablation, plan_ablation, run_ablation
-    from cascade_rl.recipe import read_recipe
+    from cascade_rl.ablate import load_ablation, load_table, plan_ablation, run_ablation
 
     ablation = load_ablation(args.variants)
-    table = read_recipe(args.recipe, args.set)
+    table = load_table(args.recipe, args.set)
     out = args.out or Path("runs") / f"ablate-{args.variants.stem}"
     if args.plan:
         return ablate_table.show_plan(plan_ablation(table, ablation, out))
@@ -185,7 +184,7 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.plan import make_plan, teaches_itself, verdicts
+    from cascade_rl.plan import make_plan, teaches_itself, verdicts, with_pairs
     from cascade_rl.recipe import load_recipe, to_json
     from cascade_rl.shortfall import shortfalls
 
@@ -214,7 +213,7 @@ def _plan(args: argparse.Namespace) -> None:
         if num:
             told = f"{num:,} verdicts of its judges, of at most {tokens:,} tokens together"
             console.print(f"{item.stage.name}: and {told}", markup=False, highlight=False)
-    if lacks := shortfalls(recipe):
+    if lacks := shortfalls(with_pairs(recipe, plan)):
         console.print("[bold]What cannot be run as it stands[/bold]")
         for lack in lacks:
             console.print(f"- {lack}", markup=False)

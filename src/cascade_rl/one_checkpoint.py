@@ -1,6 +1,7 @@
 """What can be done with one checkpoint, outside of a run: find it, evaluate it, choose prompts by what it solves."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ def find_checkpoint(place: Path) -> Path:
     raise RunError(f"{place}: holds no model; expected a model folder, a stage folder, or a run with a finished stage")
 
 
+def name_of(folder: Path) -> str:
+    """What a model folder is called: a stage's checkpoint has the name of the stage's folder, such as "02-sft-4e4b3e3f"."""
+    place = Path(os.path.abspath(folder))
+    return place.parent.name if place.name == "checkpoint" else place.name
+
+
 def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Split, out: Path | None) -> None:
     """`cascade eval`: rows of one checkpoint in a folder of their own, with the recipe's tasks, format and eval settings."""
     from cascade_rl.eval.matrix import Matrix
@@ -50,7 +57,7 @@ def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Sp
     for name in tasks if config.num_prompts(split) else ():
         check_longest(suite.prompts(name, split), renderer)
     with run.lock(), stop_on_interrupt(print) as stop:
-        if not suite.measure(folder, "eval", folder.parent.name if folder.name == "checkpoint" else folder.name, split, stop):
+        if not suite.measure(folder, "eval", name_of(folder), split, stop):
             raise Interrupted("stopped; the tasks that were finished are saved; go on with the same command")
     print_matrix(Matrix.load(run.root), split)
     print(f"rows and scores: {run.root}")
@@ -62,7 +69,7 @@ def filter_folder(
     """`cascade filter`: answers of one checkpoint to training prompts, and a file of the prompts that are worth training on."""
     import time
 
-    from cascade_rl.eval.keep import choose_prompts, try_prompts
+    from cascade_rl.eval.keep import choose_prompts, is_kept_file, try_prompts
     from cascade_rl.model.render import load_renderer
     from cascade_rl.model.sources import fingerprint, load_tokenizer
     from cascade_rl.observe.progress import progress
@@ -72,6 +79,10 @@ def filter_folder(
     check_asked(recipe, tasks, "--tasks")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise RecipeError(f"--out {out}: must be a file in a folder that is there")
+    if out.exists() and not is_kept_file(out):
+        raise RecipeError(
+            f"--out {out}: is there already, and no file that `cascade filter` wrote; give another name, or delete it"
+        )
     folder = find_checkpoint(place)
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     sampler = LocalSampler(folder, dtype=recipe.model.dtype)

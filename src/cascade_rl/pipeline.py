@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError
-from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint
+from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint, with_pairs
 from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
@@ -43,7 +43,7 @@ def run_recipe(
         raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
     check_files(recipe)
     plan = make_plan(recipe, root, start_from, only)
-    recipe = dataclasses.replace(recipe, tasks=linked(recipe.tasks, _files_of_pairs(plan)))
+    recipe = with_pairs(recipe, plan)
     _check_data(recipe, say)
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
         if item.outlook != "done":
@@ -62,17 +62,24 @@ def run_recipe(
     return run
 
 
+def check_name(recipe: Recipe, run: RunDir, option: str = "--run") -> dict[str, Any]:
+    """The resolved recipe that a folder was last run with ({}: none). Raises RunError for one of another name; `option` chose the
+    folder."""
+    if not run.recipe.exists():
+        return {}
+    before = read_json(run.recipe)
+    if (name := before.get("name") if isinstance(before, dict) else None) != recipe.name:
+        raise RunError(
+            f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another {option} folder, or give'
+            f" the recipe the same name if it is the same one"
+        )
+    return before
+
+
 def _check_owner(recipe: Recipe, run: RunDir, plan: Sequence[Planned], say: Callable[[str], None]) -> None:
     """A run folder belongs to one recipe, which may be edited: a recipe of another name is refused, and one of which no stage is
     left is told of. Nothing is deleted either way."""
-    if not run.recipe.exists():
-        return
-    before = read_json(run.recipe)
-    if (name := before.get("name")) != recipe.name:
-        raise RunError(
-            f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another --run folder, or give'
-            f" the recipe the same name if it is the same one"
-        )
+    before = check_name(recipe, run)
     stages = [(i, told.get("name", ""), told.get("fingerprint", "")) for i, told in enumerate(before.get("stages", []), 1)]
     finished = [place for told in stages if (place := run.stage(*told)).done]
     if finished and not any(place.root == item.dir.root for place in finished for item in plan):
@@ -104,8 +111,7 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
         found = {name: len(prompts_of(recipe.tasks[name], split)) for name in recipe.eval.tasks if not waits(recipe.tasks[name])}
         if none := [name for name, num in found.items() if not num]:
             raise RecipeError(f'eval: task "{none[0]}" has no prompts in split "{split}"; set eval.{split} = 0 to leave it out')
-        if short := [f"{name} has {num:,}" for name, num in found.items() if num < wanted]:
-            say(f"eval.{split} = {wanted:,} prompts of each task, and {', '.join(short)}; all that are there are asked")
+        _tell_few(f"eval.{split}", wanted, found, say)
     for stage in recipe.stages:
         for name in stage.task_names():
             if not waits(recipe.tasks[name]) and not prompts_of(recipe.tasks[name], "train"):
@@ -117,6 +123,11 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
                 )
         if isinstance(stage, OnPolicy | Pairs):
             stage.check_prompts({name: task for name, task in recipe.tasks.items() if not waits(task)})
+        if isinstance(stage, Pairs):
+            there = [name for name in stage.tasks if not waits(recipe.tasks[name])]
+            for split, wanted in stage.num_prompts().items():
+                found = {name: len(prompts_of(recipe.tasks[name], split)) for name in there if wanted}
+                _tell_few(f"{stage.name}.{split}", wanted, found, say)
         for path in stage.files():  # rows to train on
             for where, row in read_placed(path):
                 conversation(row, where)
@@ -125,9 +136,10 @@ def _check_data(recipe: Recipe, say: Callable[[str], None] = print) -> None:
             say(f'task "{name}": {note}')
 
 
-def _files_of_pairs(plan: Sequence[Planned]) -> dict[str, Path]:
-    """Stage name -> the pairs that it made, of the stages that are done and will not be run again."""
-    return {item.stage.name: item.dir.pairs for item in plan if isinstance(item.stage, Pairs) and item.outlook == "done"}
+def _tell_few(what: str, wanted: int, found: Mapping[str, int], say: Callable[[str], None]) -> None:
+    """found: task -> its prompts, which may be fewer than the setting `what` wants."""
+    if few := [f"{name} has {num:,}" for name, num in found.items() if num < wanted]:
+        say(f"{what} = {wanted:,} prompts of each task, and {', '.join(few)}; all that are there are asked")
 
 
 def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | None) -> dict[str, Task]:

@@ -7,7 +7,7 @@ checkpoints it uses as judge or teacher. So editing stage 5 makes stage 5 and wh
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from cascade_rl.stages.pairs import Pairs
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
 from cascade_rl.tasks.judged import Judged
-from cascade_rl.tasks.preference import Preference
+from cascade_rl.tasks.preference import Preference, linked
 
 Outlook = Literal["done", "resume", "run"]
 
@@ -264,6 +264,12 @@ def make_plan(recipe: Recipe, root: Path, start_from: str | None = None, only: s
             raise RecipeError(f"--only {only}: earlier stages are not done: {', '.join(missing)}; run them first")
         planned = planned[: chosen + 1]
     return planned
+
+
+def with_pairs(recipe: Recipe, plan: Sequence[Planned]) -> Recipe:
+    """The recipe, whose tasks have the pairs of the stages that are done and will not be run again."""
+    files = {item.stage.name: item.dir.pairs for item in plan if isinstance(item.stage, Pairs) and item.outlook == "done"}
+    return replace(recipe, tasks=linked(recipe.tasks, files))
 
 
 def teaches_itself(recipe: Recipe, stage: Any) -> bool:

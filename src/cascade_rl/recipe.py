@@ -78,7 +78,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise RecipeError(f"{what} {path}: no such file") from None
     except IsADirectoryError:
         raise RecipeError(f"{what} {path}: is a folder; expected a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of thousands of digits, or nested without end
         raise RecipeError(f"{what} {path}: not TOML: {error}") from None
 
 
@@ -293,7 +293,7 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         raise RecipeError(f"--set {override}: expected stage.key=value, for example sft.steps=100 or eval.dev=50")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()  # a bare word is meant as a string
     stages = {stage_name(t): t for t in table.get("stage", []) if isinstance(t, dict)}
     sections = [f.name for f in dataclasses.fields(Recipe) if f.name != "stages"]

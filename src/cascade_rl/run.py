@@ -35,8 +35,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no JSON, no text, a number of thousands of digits, or nested without end
         raise RunError(
             f"{path}: not JSON ({error}); the file was changed or damaged from outside; restore it, or delete it to have it made anew"
         ) from None

@@ -9,13 +9,16 @@ import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from cascade_rl import strict_json
 from cascade_rl.errors import CascadeError, RunError
 from cascade_rl.model.render import RenderConfig, load_renderer
 from cascade_rl.model.sources import load_tokenizer
+from cascade_rl.one_checkpoint import name_of
 from cascade_rl.records import Message, SamplingParams
 from cascade_rl.sample.local import LocalSampler
 
@@ -25,6 +28,7 @@ MAX_ANSWER = 1 << 17  # tokens, for a model without a longest context
 GATHER_S = 0.01  # how long a first request waits for others
 REQUEST_TIMEOUT_S = 60.0  # for a client to send its request
 ANSWER_TIMEOUT_S = 3600.0  # for the model, the requests before it included
+SERVED = "only POST /v1/chat/completions and GET /v1/models are served"
 
 
 class _BadRequest(Exception):
@@ -43,7 +47,7 @@ class Service:
     """The model and the thread that samples from it. `thinking`: whether answers reason first; the reasoning is told apart."""
 
     def __init__(self, folder: Path, *, thinking: bool = False, dtype: str = "auto") -> None:
-        self.name, self.thinking = folder.name, thinking
+        self.name, self.thinking = name_of(folder), thinking
         self.renderer = load_renderer(load_tokenizer(folder), RenderConfig())
         self.sampler = LocalSampler(folder, dtype=dtype, tokenizer=self.renderer.tokenizer)
         self._waiting: queue.Queue[_Asked | None] = queue.Queue()
@@ -110,7 +114,7 @@ def _read(body: Any) -> tuple[list[Message], SamplingParams, int]:
     for key in ("stream", "tools", "stop"):
         if body.get(key):
             raise _BadRequest(f'"{key}" is not served; leave it out')
-    if body.get("n") not in (None, 1):
+    if _whole(body, "n", 1) != 1:
         raise _BadRequest('"n" must be 1')
     messages = []
     for told in body["messages"]:
@@ -123,11 +127,11 @@ def _read(body: Any) -> tuple[list[Message], SamplingParams, int]:
     try:
         params = SamplingParams(
             temperature=_number(body, "temperature", 1.0), top_p=_number(body, "top_p", 1.0),
-            max_new_tokens=int(_number(body, "max_completion_tokens", _number(body, "max_tokens", 512))),
+            max_new_tokens=_whole(body, "max_completion_tokens", _whole(body, "max_tokens", 512)),
         )  # fmt: skip
     except ValueError as error:
         raise _BadRequest(str(error)) from None
-    return messages, params, int(_number(body, "seed", 0))
+    return messages, params, _whole(body, "seed", 0)
 
 
 def _number(body: dict[str, Any], key: str, default: float) -> float:
@@ -135,24 +139,36 @@ def _number(body: dict[str, Any], key: str, default: float) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise _BadRequest(f'"{key}" is {str(value)[:40]}; expected a number')
+        raise _BadRequest(f'"{key}" is {str(value)[:40]}; expected a number of at most 12 digits')
     return value
+
+
+def _whole(body: dict[str, Any], key: str, default: int) -> int:
+    value = _number(body, key, default)
+    if value != int(value):
+        raise _BadRequest(f'"{key}" is {value}; expected a whole number')
+    return int(value)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Any
     timeout = REQUEST_TIMEOUT_S
+    default_request_version = "HTTP/1.0"  # an answer to what is no HTTP has a status too
 
     def do_POST(self) -> None:
         if self.path.rstrip("/") != "/v1/chat/completions":
-            return self._send(404, _error("only /v1/chat/completions and /v1/models are served"))
+            return self._send(404, _error(SERVED))
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_BODY:
-            return self._send(413, _error(f"a request needs a Content-Length of at most {MAX_BODY:,} bytes"))
+        if not (length.isascii() and length.isdigit()):
+            return self._send(400, _error(f'Content-Length is "{length[:40]}"; expected how many bytes the request has'))
+        if len(length) > len(str(MAX_BODY)) or int(length) > MAX_BODY:
+            return self._send(413, _error(f"Content-Length is {length[:40]}; a request may have at most {MAX_BODY:,} bytes"))
         try:
-            body = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            return self._send(400, _error("the request is not JSON, or nested too deep"))
+            body = strict_json.loads(self.rfile.read(int(length)).decode("utf-8"))
+        except UnicodeDecodeError:
+            return self._send(400, _error("the request is no text in UTF-8"))
+        except strict_json.JsonFault as fault:
+            return self._send(400, _error(f"the request: {fault}"))
         try:
             self._send(200, self.server.service.complete(body))
         except _BadRequest as error:
@@ -162,8 +178,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.rstrip("/") != "/v1/models":
-            return self._send(404, _error("only /v1/chat/completions and /v1/models are served"))
+            return self._send(404, _error(SERVED))
         self._send(200, {"object": "list", "data": [{"id": self.server.service.name, "object": "model"}]})
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the server itself refuses, a line that is no HTTP or another method, in JSON as every other error."""
+        self._send(code, _error(f"{(message or HTTPStatus(code).phrase)[:200]}; {SERVED}"))
 
     def _send(self, status: int, told: dict[str, Any]) -> None:
         body = json.dumps(told).encode()
@@ -171,7 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.errors import CascadeError, RecipeError
+from cascade_rl.eval.keep import how_to_make
 from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.stages.on_policy import OnPolicy
 from cascade_rl.stages.pairs import Pairs
 from cascade_rl.tasks.judged import Judged
-from cascade_rl.tasks.preference import waits
+from cascade_rl.tasks.preference import Preference, waits
 from cascade_rl.tasks.rows import is_hub_id
 
 TRIED_TOKENS = 4_096  # the longest sequences that training has been measured with (benchmarks/long_context.py)
@@ -30,7 +31,8 @@ _PUBLISHED = {"seed_tasks.jsonl": "yizhongw/self-instruct on GitHub, data/seed_t
 
 def shortfalls(recipe: Recipe) -> list[str]:
     """One sentence for each; empty when the recipe can be run as it stands, as far as can be told without starting it."""
-    return [*_model(recipe), *_data(recipe), *_prompts(recipe), *_tasks(recipe), *_judges(recipe), *_lengths(recipe)]
+    parts = (_model, _data, _pairs, _prompts, _tasks, _judges, _lengths)
+    return list(dict.fromkeys(lack for part in parts for lack in part(recipe)))
 
 
 def _model(recipe: Recipe) -> Iterator[str]:
@@ -52,15 +54,17 @@ def check_files(recipe: Recipe) -> None:
     """Raises RecipeError that names every file and folder that the recipe reads and that is not there, and where to get each."""
     if missing := [read for read in _reads(recipe) if read.is_missing]:
         listed = "".join(f"\n  {read.path}: {read.what}" for read in {read.path: read for read in missing}.values())
+        others = "" if all(read.is_kept for read in missing) else ", and --set tasks.NAME.path=... gives another"
         raise RecipeError(
             f"recipe: {listed.count(chr(10))} of the files and folders that it reads do not exist; a relative path starts at the folder"
-            f" you run from, and --set tasks.NAME.path=... gives another{listed}"
+            f" you run from{others}{listed}"
         )
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
     reads = list(_reads(recipe))
-    hub, missing = {read.path for read in reads if read.is_hub}, {read.path for read in reads if read.is_missing}
+    hub = {read.path for read in reads if read.is_hub}
+    missing = {read.path for read in reads if read.is_missing and not read.is_kept}  # a file of kept prompts: see _prompts
     if hub and importlib.util.find_spec("datasets") is None:
         yield f"{len(hub)} data sets are on the hub ({min(hub)}, ...): reading them needs pip install 'cascade-rl[hub]' and a network"
     if missing:
@@ -71,11 +75,12 @@ def _data(recipe: Recipe) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Read:
-    """A place that data is read from, whether it may be a hub id, and what it is in words."""
+    """A place that data is read from, whether it may be a hub id, and what it is in words. is_kept: a file of `cascade filter`."""
 
     path: str
     reads_hub: bool
     what: str
+    is_kept: bool = False
 
     @property
     def is_hub(self) -> bool:
@@ -87,7 +92,8 @@ class _Read:
 
     @property
     def _exists(self) -> bool:
-        return Path(self.path).expanduser().exists()
+        place = Path(self.path).expanduser()
+        return place.is_file() if self.is_kept else place.exists()
 
 
 def _reads(recipe: Recipe) -> Iterator[_Read]:
@@ -100,8 +106,10 @@ def _reads(recipe: Recipe) -> Iterator[_Read]:
         for path in stage.files():
             published = _PUBLISHED.get(Path(path).name, "")
             yield _Read(path, True, f'rows of stage "{stage.name}"' + (f", from {published}" if published else ""))
-        for path in stage.keep_files() if isinstance(stage, OnPolicy) else ():
-            yield _Read(path, False, f'prompts that stage "{stage.name}" keeps, from `cascade filter`')
+        for share in stage.tasks if isinstance(stage, OnPolicy) else ():
+            if share.keep:
+                what = f'prompts that stage "{stage.name}" keeps; {how_to_make(share.keep, share.task)}'
+                yield _Read(share.keep, False, what, is_kept=True)
 
 
 def _reads_of(task: Task) -> Iterator[_Read]:
@@ -110,6 +118,16 @@ def _reads_of(task: Task) -> Iterator[_Read]:
         if path := getattr(task, key, ""):
             told = f'task "{task.name}"' + (f", from {published}" if published and key == "path" else f", {key}")
             yield _Read(str(path), key == "path" and getattr(task, "reads_hub", False), told)
+
+
+def _pairs(recipe: Recipe) -> Iterator[str]:
+    """Pairs that a finished stage made, and that were damaged since."""
+    for task in recipe.tasks.values():
+        if isinstance(task, Preference) and task.file is not None:
+            try:
+                task.pairs()
+            except CascadeError as error:
+                yield str(error)
 
 
 def _prompts(recipe: Recipe) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """The benchmark of MOPD takes a run of the nano recipe as it is: who is the student, who may teach, what is measured and trained."""
 
+import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from cascade_rl.errors import RunError
 from cascade_rl.recipe import load_recipe, to_json
-from cascade_rl.run import RunDir, write_json
+from cascade_rl.run import RunDir, read_json, write_json
 
 ROOT = Path(__file__).parents[2]
 PASSED_ON = ("select", "pairs")
@@ -38,7 +40,7 @@ def test_the_student_and_its_teachers_stand_before_the_distillation(benchmark: d
     seed = benchmark["Seed"](run, tmp_path, "multi-rl")
     assert [checkpoint.stage for checkpoint in seed.history] == ["sft", "if-rl", "multi-rl"]
     assert seed.student.folder == run / "stages" / "04-multi-rl-00000004" / "checkpoint"
-    assert (seed.number, seed.name) == (3, "seed-3")
+    assert (seed.number, seed.name) == (3, "multi-rl/seed-3")
     recipe = load_recipe(ROOT / "recipes" / "nano.toml")
     assert tuple(seed.tasks) == recipe.eval.tasks
     distilled = next(stage for stage in recipe.stages if stage.name == "mopd").task_names()
@@ -64,7 +66,7 @@ def test_a_later_student_has_more_teachers_and_no_branch_among_them(benchmark: d
     [
         ("multi-lr", 'stage "multi-lr" is not known; did you mean "multi-rl"'),
         ("judge", "--student judge: a branch"),
-        ("copy", "--student copy: .* choose of: none"),
+        ("copy", "--student copy: .* nor can a stage before it: name a later one"),
         ("select", "cannot be the student; choose of: sft, if-rl, multi-rl$"),
     ],
 )
@@ -83,3 +85,79 @@ def test_a_run_must_have_come_to_its_student(benchmark: dict[str, Any], run: Pat
             benchmark["Seed"](run, tmp_path, "multi-rl")
     finally:
         done.touch()
+
+
+def test_what_is_no_run_is_told_in_words(benchmark: dict[str, Any], run: Path, tmp_path: Path) -> None:
+    evaluation, ablation, file, damaged = (tmp_path / name for name in ("eval", "ablation", "file", "damaged"))
+    write_json(RunDir(evaluation).matrix, {"rows": []})
+    write_json(ablation / "ablation.json", {})
+    file.write_text("")
+    write_json(RunDir(damaged).recipe, {})
+    for place, says in (
+        (tmp_path / "none", "is not there; give the folder of `cascade run --run`"),
+        (evaluation, "holds no run; give"),
+        (ablation, "holds no run; give .*FOLDER/VARIANT/seed-N"),
+        (file, "is a file; give"),
+        (damaged, "holds no run; give"),
+    ):
+        with pytest.raises(RunError, match=rf"--runs {place}: {says}"):
+            benchmark["load_seeds"]([run, place], tmp_path / "work", "multi-rl")
+    with pytest.raises(RunError, match=rf"--work {file}: is a file"):
+        benchmark["load_seeds"]([run], file, "multi-rl")
+    with pytest.raises(RunError, match=rf"{run} and {run} are both of seed 3"):
+        benchmark["load_seeds"]([run, run], tmp_path / "work", "multi-rl")
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_run_that_measures_nothing_is_told_of(benchmark: dict[str, Any], run: Path, tmp_path: Path) -> None:
+    told = read_json(RunDir(run).recipe)
+    shutil.copytree(run, tmp_path / "run")
+    for tasks in ([], ["long"]):  # the first distillation trains no long documents
+        write_json(RunDir(tmp_path / "run").recipe, {**told, "eval": {**told["eval"], "tasks": tasks}})
+        with pytest.raises(RunError, match=rf"--runs {tmp_path / 'run'}: the benchmark needs eval.tasks, .* has none"):
+            benchmark["Seed"](tmp_path / "run", tmp_path, "multi-rl")
+
+
+FIGURES = {
+    "recovery": {
+        "domains": [{"domain": "math", "before": 0.5, "after": 0.7, "of_teacher": 0.9, "recovered": 0.5, "stderr": 0.1}],
+        "regressed": ["math"], "teachers": {"math": {"stage": "sft"}}, "fell": [],
+    },
+    "efficiency": {
+        "domain": "math", "teacher": {"mean": 0.9, "stderr": 0.01},
+        "ways": {"mopd": {"curve": [{"mean": 0.5, "stderr": 0.01, "steps": 0, "rollouts": 0, "tokens": 0, "seconds": 0}], "reached": None}},
+    },
+    "ablation": {"no warm-up": {"domains": [{"recovered": 0.5, "stderr": 0.1}]}},
+}  # fmt: skip
+
+
+def test_figures_of_another_student_or_seed_stay(
+    benchmark: dict[str, Any], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, main = tmp_path / "out.json", benchmark["main"]
+    parts = {part: lambda seed, figures=figures: figures for part, figures in FIGURES.items()}
+    monkeypatch.setitem(main.__globals__, "PARTS", parts)
+
+    def call(student: str, *runs: Path) -> None:
+        words = ["--runs", *map(str, runs), "--student", student, "--work", str(tmp_path / "work"), "--out", str(out)]
+        monkeypatch.setattr("sys.argv", ["mopd.py", *words])
+        main()
+
+    write_json(out, {"recovery": {"seed-0": FIGURES["recovery"]}})  # before a student was part of the key
+    call("multi-rl", run)
+    call("swe-rl", run)
+    told = json.loads(out.read_text())
+    assert list(told["recovery"]) == ["seed-0", "multi-rl/seed-3", "swe-rl/seed-3"]
+    assert list(told["efficiency"]) == ["multi-rl/seed-3", "swe-rl/seed-3"]
+    shown = capsys.readouterr().out
+    assert shown.count("student swe-rl") == 3, "a table for each part"
+    assert "50.0 ± 10.0" in shown
+    for damaged in ("{", "[]", '{"recovery": 1}'):
+        out.write_text(damaged)
+        with pytest.raises(RunError, match=r"out\.json: "):
+            call("multi-rl", run)
+        assert f": {run}" not in capsys.readouterr().out, "nothing was begun"
+    out.unlink()
+    out.mkdir()
+    with pytest.raises(RunError, match="is no file of this benchmark's figures"):
+        call("multi-rl", run)

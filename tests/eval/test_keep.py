@@ -80,9 +80,12 @@ def test_a_file_gives_its_prompts_and_only_to_the_task_it_was_made_of(tmp_path: 
             kept_prompts(path, task, asked)
     with pytest.raises(DataError, match="is no file; make it with `cascade filter"):
         kept_prompts(str(tmp_path / "none.json"), "t", prompts)
+    with pytest.raises(DataError, match=r"is a folder; name a file, which `cascade filter .* --out FILE` makes"):
+        kept_prompts(str(tmp_path), "t", prompts)
     for content, told in (
         ("[]", "no file of kept prompts"),
-        ('{"tasks": {', r"is no JSON \(.*make it again with `cascade filter`"),
+        ('{"tasks": {', r"is no JSON \(.*expected a file that `cascade filter` wrote"),
+        ("[" * 200_000, r"is no JSON \(nested too deep\)"),
     ):
         Path(path).write_text(content)
         with pytest.raises(DataError, match=told):
@@ -110,6 +113,19 @@ def table(model: Path, keep: str) -> dict[str, Any]:
 def test_options_out_of_bounds(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["filter", "none", "--tasks", "nano.math", *option]) == 1
     assert f"error: {option[0]} " in capsys.readouterr().err
+
+
+def test_filter_replaces_no_file_but_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "recipe.toml"
+    argv = ["filter", str(tmp_path / "no-model"), "--tasks", "nano.choice", "--out", str(out)]
+    for content in ("name = 't'", "{}", '{"tasks": 1}'):
+        out.write_text(content)
+        assert main(argv) == 1
+        assert f"--out {out}: is there already, and no file that `cascade filter` wrote" in capsys.readouterr().err
+        assert out.read_text() == content
+    write(tmp_path, choose_prompts([group(1, 1, 0)], 1.0, 0))
+    assert main([*argv[:-1], str(tmp_path / "keep.json")]) == 1
+    assert "holds no model" in capsys.readouterr().err, "one of its own may be made again"
 
 
 def test_from_the_verb_to_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,11 +174,25 @@ def test_a_file_that_does_not_fit_is_told_of_by_plan_and_run_before_any_work(tmp
         with pytest.raises(DataError, match=says):
             run_recipe(recipe, tmp_path / "run", say=lambda text: None)
     keep.unlink()
-    told = shortfalls(recipe)
-    assert any(f'stage "rl": keep: {keep} is no file; make it with `cascade filter' in each for each in told)
-    with pytest.raises(RecipeError, match=r'do not exist.*\n.*prompts that stage "rl" keeps, from `cascade filter`'):
+    (told,) = [told for told in shortfalls(recipe) if "keep" in told]
+    way_out = f"make it with `cascade filter CHECKPOINT --tasks choice --out {keep}`"
+    assert told == f'stage "rl": keep: {keep} is no file; {way_out}'
+    with pytest.raises(RecipeError, match=r"1 of the files .* do not exist") as raised:
         run_recipe(recipe, tmp_path / "run", say=lambda text: None)
+    assert str(raised.value).endswith(f'\n  {keep}: prompts that stage "rl" keeps; {way_out}')
+    assert "tasks.NAME.path" not in str(raised.value), "no way out for a file of kept prompts"
     assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_file_is_told_of_though_its_task_is_not_there_either(tmp_path: Path) -> None:
+    told = table(tmp_path / "nowhere", str(tmp_path / "keep.json"))
+    told["tasks"]["choice"] = {"kind": "gsm8k", "path": str(tmp_path / "none.jsonl")}
+    recipe = parse_recipe(told)
+    lacks = shortfalls(recipe)
+    assert [f"data that is not there yet: {tmp_path / 'none.jsonl'}" in each for each in lacks].count(True) == 1
+    assert [each.startswith('stage "rl": keep: ') for each in lacks].count(True) == 1
+    with pytest.raises(RecipeError, match=r"2 of the files .* do not exist; .* tasks.NAME.path"):
+        run_recipe(recipe, tmp_path / "run", say=lambda text: None)
 
 
 def test_a_share_is_checked_though_another_waits_for_its_pairs(tmp_path: Path) -> None:

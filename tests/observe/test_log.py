@@ -75,6 +75,9 @@ def test_reading_tells_damage_with_its_line(tmp_path):
     path.write_text('{"a": 1}\nnonsense\n')
     with pytest.raises(RunError, match=r"m\.jsonl:2"):
         list(read_log(path))
+    path.write_text("[" * 200_000 + "\n")
+    with pytest.raises(RunError, match=r"m\.jsonl:1: not JSON"):
+        list(read_log(path))
 
 
 def test_lone_surrogates_do_not_stop_a_run(tmp_path):

@@ -197,7 +197,7 @@ def test_stages_are_found_without_a_recipe(tmp_path):
 
 def test_damaged_files_cost_only_their_section(tmp_path):
     fake_run.write_run(tmp_path, prompts=4, samples=1, steps=20)
-    (tmp_path / "matrix.json").write_text("{")
+    (tmp_path / "matrix.json").write_text("[" * 200_000)
     stage = RunDir(tmp_path).stage(2, "if-rl", "5b77d0e4")
     stage.metrics.write_text("nonsense\n")
     stage.rollouts.write_text('{"no": "stage"}\n')
@@ -209,6 +209,8 @@ def test_damaged_files_cost_only_their_section(tmp_path):
     assert "cannot be drawn" not in page.text
     assert "rollouts.jsonl: 'stage'" in page.text
     assert any(row["stage"] == "multi-domain-rl" for row in page.rollouts["rows"])
+    stage.rollouts.write_text("[" * 200_000 + "\n")
+    assert "rollouts.jsonl: maximum recursion depth" in Page(build(tmp_path).read_text()).text
 
 
 def test_teachers_and_what_was_won_back_are_told_by_hand(tmp_path):

@@ -73,6 +73,9 @@ class Handler(BaseHTTPRequestHandler):
     def half_json(self) -> Any:
         return 200, {}, completion()[:30]
 
+    def deep_json(self) -> Any:
+        return 200, {}, b"[" * 200_000
+
     def other_schema(self) -> Any:
         return 200, {}, b'{"text": "Score 1: 4"}'
 

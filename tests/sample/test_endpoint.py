@@ -91,6 +91,7 @@ def test_a_fault_that_passes_costs_a_try(fault: str) -> None:
         ("close_early", "no answer: "),
         ("half_body", "closed after 61 of 123 bytes"),
         ("half_json", "not JSON: "),
+        ("deep_json", "not JSON: "),
         ("other_schema", 'no chat completion: {"text"'),
         ("no_text", "content is NoneType, not text"),
     ],

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from tests.model.tiny import make_tiny
 
+from cascade_rl import pipeline
+from cascade_rl.cli import main
 from cascade_rl.errors import DataError, RecipeError, RunError
 from cascade_rl.eval.matrix import Matrix
 from cascade_rl.grade.judge.own import score_of
 from cascade_rl.one_checkpoint import find_checkpoint
 from cascade_rl.pipeline import run_recipe
-from cascade_rl.plan import budget, fingerprints, make_plan
+from cascade_rl.plan import budget, fingerprints, make_plan, with_pairs
 from cascade_rl.recipe import Recipe, parse_recipe, to_json
 from cascade_rl.run import read_json
 from cascade_rl.sample.local import LocalSampler
@@ -239,7 +241,9 @@ def test_pairs_of_a_task_with_tools_are_refused_by_plan_and_run_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_file_of_pairs_says_how_it_is_made_anew(model: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_of_pairs_says_in_plan_and_run_how_it_is_made_anew(
+    model: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     pairs = make_plan(recipe(model), run)[1].dir.pairs
@@ -251,13 +255,28 @@ def test_a_damaged_file_of_pairs_says_how_it_is_made_anew(model: Path, finished:
         (b"", "has no rows"),
     ):
         pairs.write_bytes(damaged)
+        (lack,) = shortfalls(with_pairs(recipe(model), make_plan(recipe(model), run)))
+        assert re.search(f"(?s){says}.*delete it, and the same command", lack)
+        assert "HelpSteer3" not in lack, "nobody publishes it"
         with pytest.raises(
             DataError, match=rf'(?s){says}.*Stage "pairs" made this file whole, .*; delete it, and the same command'
         ):
             run_recipe(recipe(model), run, say=lambda text: None)
+    monkeypatch.setattr("cascade_rl.recipe.load_recipe", lambda *_: recipe(model))
+    assert main(["plan", "x.toml", "--run", str(run)]) == 0
+    assert "so it was damaged since; delete it" in " ".join(capsys.readouterr().out.split())
     pairs.unlink()
     run_recipe(recipe(model), run, say=lambda text: None)
     assert make_plan(recipe(model), run)[1].dir.pairs.read_bytes() == whole
+
+
+def test_fewer_prompts_than_asked_for_are_told_of() -> None:
+    said: list[str] = []
+    stage = {"kind": "pairs", "tasks": ["chat"], "train": 7, "dev": 3, "test": 0}
+    chat = {"kind": "nano.chat", "num_train": 5, "num_dev": 3}
+    told = parse_recipe({"name": "t", "model": {"source": "nano"}, "stage": [stage], "tasks": {"chat": chat}})
+    pipeline._check_data(told, said.append)
+    assert said == ["pairs.train = 7 prompts of each task, and chat has 5; all that are there are asked"]
 
 
 def test_answers_that_are_all_as_good_or_without_a_verdict_stop_the_stage(model: Path, tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ def test_rows_are_prompts(tmp_path: Path) -> None:
     [
         ({"FAIL_TO_PASS": "[]"}, '"FAIL_TO_PASS" is empty'),
         ({"FAIL_TO_PASS": "not json"}, "expected a list of test ids"),
+        ({"FAIL_TO_PASS": "[" * 200_000}, "expected a list of test ids"),
         ({"PASS_TO_PASS": [1]}, "expected a list of test ids"),
         ({"patch": PATCH.replace("# wrong", "# other")}, '"patch" does not apply'),
         ({"instance_id": "none", "repo": "no/ne"}, "no repository in .* for none"),

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cascade_rl import strict_json
 from cascade_rl.errors import DataError, RecipeError
 from cascade_rl.protocols import Sampler, Task
 from cascade_rl.records import Group, Prompt, SamplingParams
@@ -106,27 +107,56 @@ def digest(prompt: Prompt) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
+_AGAIN = "make it again with `cascade filter`, with the recipe that the stage is of"
+
+
 def kept_prompts(path: str, task: str, prompts: Sequence[Prompt]) -> list[Prompt]:
     """Those of a task's prompts that a file of `cascade filter` keeps, in their order. Raises DataError."""
-    place = Path(path).expanduser()
-    again = "make it again with `cascade filter`, with the recipe that the stage is of"
-    if not place.is_file():
-        raise DataError(f"keep: {path} is no file; make it with `cascade filter CHECKPOINT --tasks {task} --out {path}`")
-    try:
-        told = json.loads(place.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text
-        raise DataError(f"keep: {path} is no JSON ({error}); {again}") from None
-    tasks = told.get("tasks") if isinstance(told, dict) else None
-    if not isinstance(tasks, dict) or not all(isinstance(t, dict) and isinstance(t.get("kept"), dict) for t in tasks.values()):
-        raise DataError(f"keep: {path} is no file of kept prompts; {again}")
-    if task not in tasks:
-        raise DataError(f'keep: {path} has no task "{task}"; it has {", ".join(sorted(tasks)) or "none"}; {again}')
-    kept: dict[str, str] = tasks[task]["kept"]
+    kept = read_kept(path, task)
     chosen = [prompt for prompt in prompts if prompt.id in kept]
     other = next((prompt.id for prompt in chosen if digest(prompt) != kept[prompt.id]), None)
     if other is not None or len(chosen) < len(kept):
         why = f"prompt {other} is another one now" if other else f"{len(kept) - len(chosen)} of its prompts are not there"
-        raise DataError(f'keep: {path} was made with other settings of task "{task}": {why}; {again}')
+        raise DataError(f'keep: {path} was made with other settings of task "{task}": {why}; {_AGAIN}')
     if not chosen:
         raise DataError(f'keep: {path} keeps no prompt of task "{task}"; nothing is left to train on')
     return chosen
+
+
+def read_kept(path: str, task: str) -> dict[str, str]:
+    """Prompt id -> digest, of what a file keeps of a task. Raises DataError."""
+    place = Path(path).expanduser()
+    if not place.is_file():
+        raise DataError(f"keep: {path} is {'a folder' if place.is_dir() else 'no file'}; {how_to_make(path, task)}")
+    tasks = _read(place)
+    if task not in tasks:
+        raise DataError(f'keep: {path} has no task "{task}"; it has {", ".join(sorted(tasks)) or "none"}; {_AGAIN}')
+    return tasks[task]["kept"]
+
+
+def how_to_make(path: str, task: str) -> str:
+    """The way out where `path` is no file of kept prompts yet."""
+    if Path(path).expanduser().is_dir():
+        return f"name a file, which `cascade filter CHECKPOINT --tasks {task} --out FILE` makes"
+    return f"make it with `cascade filter CHECKPOINT --tasks {task} --out {path}`"
+
+
+def is_kept_file(place: Path) -> bool:
+    """Whether a file is one that `cascade filter` wrote."""
+    try:
+        return place.is_file() and bool(_read(place))
+    except DataError:
+        return False
+
+
+def _read(place: Path) -> dict[str, Any]:
+    """Task -> what `Kept.told` told of it. Raises DataError."""
+    way_out = "expected a file that `cascade filter` wrote: name one, or make it under another name"
+    try:
+        told = strict_json.loads(place.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text
+        raise DataError(f"keep: {place} is no JSON ({error}); {way_out}") from None
+    tasks = told.get("tasks") if isinstance(told, dict) else None
+    if not isinstance(tasks, dict) or not all(isinstance(t, dict) and isinstance(t.get("kept"), dict) for t in tasks.values()):
+        raise DataError(f"keep: {place} is no file of kept prompts; {way_out}")
+    return tasks

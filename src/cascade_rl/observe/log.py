@@ -82,7 +82,7 @@ def read_log(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise RunError(f"{path}:{number}: not JSON ({error}); the log was changed or damaged from outside") from None
 
 

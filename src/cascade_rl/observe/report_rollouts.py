@@ -42,7 +42,7 @@ def choose_rollouts(view: RunView) -> Chosen:
                 missing = sum(map(len, groups.values())) - len(_spread(groups))
                 if missing:
                     left_out.append({"stage": stage, "task": task, "split": split, "num": missing})
-        except (CascadeError, OSError, ValueError, KeyError, TypeError) as error:
+        except (CascadeError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             view.problems.append(f"{path.relative_to(view.folder)}: {error or type(error).__name__}")
     return Chosen(rows, left_out)
 

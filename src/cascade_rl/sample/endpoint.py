@@ -187,7 +187,7 @@ def _check(response: http.client.HTTPResponse, data: bytes) -> Any:
         raise _Failed(f"closed after {len(data)} of {length} bytes")
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _Failed(f"not JSON: {data[:80].decode('utf-8', errors='replace')!r}") from None
 
 

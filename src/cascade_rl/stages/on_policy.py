@@ -121,10 +121,17 @@ class OnPolicy:
             raise DataError(f'stage "{self.name}": {error}') from None
 
     def check_prompts(self, tasks: Mapping[str, Task]) -> None:
-        """Raises DataError for a file of kept prompts that does not fit its task; tasks that are not given are passed over."""
-        for share in self.tasks:
-            if share.keep and share.task in tasks:
+        """Raises DataError for a file of kept prompts that cannot be read, or does not fit its task where that is given."""
+        from cascade_rl.eval.keep import read_kept
+
+        for share in (share for share in self.tasks if share.keep):
+            if share.task in tasks:
                 self.asked(share, tasks)
+                continue
+            try:
+                read_kept(share.keep, share.task)
+            except DataError as error:
+                raise DataError(f'stage "{self.name}": {error}') from None
 
     def feed(self, ctx: "StageContext") -> "Feed[Prompt]":
         """The order in which prompts are asked; those about one document follow each other, so that it is read once for all."""

@@ -145,6 +145,8 @@ class Preference(FileTask):
                 f" --set tasks.{self.name}.stage= --set tasks.{self.name}.path=RUN/stages/NN-{self.stage}-FINGERPRINT/pairs.jsonl"
             )
         path = Path(self.place)
+        if self.file is not None and path.is_file() and not path.read_bytes().strip():
+            raise DataError(f'task "{self.name}": {path} has no rows')  # of its own data, a task says where to get them
         if path.suffix != ".json" or not path.is_file():
             return self.rows(path)
         try:

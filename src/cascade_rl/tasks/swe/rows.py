@@ -230,7 +230,7 @@ def _tests(row: Row, key: str) -> list[str]:
     value = row.values.get(key)
     try:
         tests = list(_parsed(value)) if isinstance(value, str) else value
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         tests = None
     if not isinstance(tests, list) or not all(isinstance(test, str) and test for test in tests):
         raise DataError(f'{row.where}: "{key}" is {str(value)[:80]!r}; expected a list of test ids')
