@@ -144,7 +144,8 @@ def test_every_file_that_is_missing_is_named_before_anything_runs(
     assert not list(tmp_path.iterdir())
     assert main(["plan", *argv]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "data that is not there yet: data/bfcl, data/gsm8k, data/ifeval_input_data.jsonl, data/keep.json," in told
+    assert "data that is not there yet: data/bfcl, data/gsm8k, data/ifeval_input_data.jsonl, data/mbpp.jsonl," in told
+    assert told.count("data/keep.json is no file; make it with `cascade filter CHECKPOINT --tasks instructions") == 1
     assert "mopd-again │ distill │ 20 │ 480 │ 1,920 │" in told
 
 
