@@ -59,6 +59,21 @@ def test_the_same_answers_as_one_batch(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
+def test_each_lane_has_a_whole_batch_and_its_part_of_the_memory(tmp_path, monkeypatch) -> None:
+    sampler = LocalSampler(make_tiny("qwen3", tmp_path, initializer_range=0.5), dtype="float32", max_batch=40)
+    alone = sampler._batching(sampler._decoder)
+    used: list[tuple[int, int]] = []
+
+    def spy(lanes, shares):
+        used.extend((lane.max_batch, lane.max_cached) for lane in lanes)
+        return run_lanes(lanes, shares)
+
+    monkeypatch.setattr(local, "run_lanes", spy)
+    sampler.sample(CONTEXTS, 8, PARAMS, range(10))
+    assert used == [(40, alone.max_cached // 2)] * 2
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_lanes_hand_back_each_answer_once(tmp_path) -> None:
     sampler = LocalSampler(make_tiny("qwen3", tmp_path, initializer_range=0.5), dtype="float32")
     whole = sampler.sample(CONTEXTS, 8, PARAMS, range(10))

@@ -18,7 +18,7 @@ MIN_ROWS = 32
 
 
 def num_lanes(num_contexts: int, num_rows: int, num_threads: int) -> int:
-    """How many lanes serve `num_rows` answers that run at once: at most one a thread, none without a context, none too thin."""
+    """How many lanes serve `num_rows` answers: at most one a thread, none without a context, none too thin."""
     return max(1, min(num_threads, num_contexts, num_rows // MIN_ROWS))
 
 

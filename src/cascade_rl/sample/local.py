@@ -49,7 +49,7 @@ class LocalSampler:
 
     model          a model folder in the Hugging Face layout, or a live transformers causal LM (its weights are copied).
     dtype          "float32", "bfloat16", or "auto": what the trainer's "auto" takes on this machine (bf16 where it is faster).
-    max_batch      how many answers run at once.
+    max_batch      how many answers run at once, on each core where there is work for several: a smaller batch pays more for each token.
     prefill_tokens how many prompt tokens one pass takes; longer prompts go in several.
     cache_gb       bound on the keys and values of the answers that run at once, at their longest; fewer run where it is reached.
     tokenizer      for stop strings; by default the folder's, loaded when first needed.
@@ -215,7 +215,7 @@ class LocalSampler:
     def _rounds(self, answers: Sequence[Answer]) -> Iterator[int]:
         if self._decoder is not None:
             contexts = len({answer.context for answer in answers})
-            num = num_lanes(contexts, min(len(answers), self.max_batch), torch.get_num_threads())
+            num = num_lanes(contexts, len(answers), torch.get_num_threads())
             if num == 1:
                 return self._batching(self._decoder).run(answers)
             return run_lanes([self._batching(self._decoder, num) for _ in range(num)], deal(answers, num))
@@ -223,11 +223,11 @@ class LocalSampler:
         return sample_generic(self._generic, answers, self.max_batch, self.prefill_tokens)
 
     def _batching(self, decoder: Decoder, lanes: int = 1) -> Batching:
-        """A batch of one of so many lanes, with its part of the bounds."""
+        """A batch of one of so many lanes, with its part of the memory."""
         shape = decoder.shape
         token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * decoder.dtype.itemsize
         max_cached = int(self.cache_gb * 1e9) // token_bytes // lanes
-        return Batching(decoder, self.max_batch // lanes, self.prefill_tokens, max_cached)
+        return Batching(decoder, self.max_batch, self.prefill_tokens, max_cached)
 
     def _report(self, answers: Sequence[Answer], live: int) -> None:
         done = sum(answer.finish is not None for answer in answers)
