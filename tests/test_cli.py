@@ -29,6 +29,12 @@ def test_plan_shows_values_and_starts_nothing(tmp_path: Path, capsys: pytest.Cap
     assert not run.exists()
 
 
+def test_plan_refuses_the_run_of_another_recipe_as_run_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe.resolved.json").write_text('{"name": "another"}')
+    assert main(["plan", str(ROOT / "recipes" / "nano.toml"), "--run", str(tmp_path)]) == 1
+    assert 'was made by the recipe "another", and this one is "nano"; choose another --run folder' in capsys.readouterr().err
+
+
 def test_help_says_where_models_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

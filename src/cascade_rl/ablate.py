@@ -27,7 +27,7 @@ from typing import Any
 
 from cascade_rl.errors import RecipeError, RunError, unknown
 from cascade_rl.eval.matrix import ACCURACY, Evaluation, Matrix
-from cascade_rl.plan import Planned, budget, make_plan, start_fingerprint
+from cascade_rl.plan import Planned, budget, check_name, make_plan, start_fingerprint
 from cascade_rl.recipe import Recipe, apply_override, build, parse_recipe, read_recipe, read_toml, stage_name
 from cascade_rl.records import Split
 from cascade_rl.run import RunDir, StageDir, folder_atomic, link_folder
@@ -226,7 +226,6 @@ def _jobs(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[Job]:
 
 def _check_folder(job: Job) -> None:
     """Raises RunError where the run cannot have its folder: a file is there, or the run of a recipe of another name."""
-    from cascade_rl.pipeline import check_name
 
     if blocked := next((place for place in (job.folder, *job.folder.parents) if place.exists() and not place.is_dir()), None):
         raise RunError(f"--out: {blocked} is a file, where the folder {job.folder} is to be; choose another --out folder")

@@ -184,11 +184,13 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.plan import make_plan, teaches_itself, verdicts, with_pairs
+    from cascade_rl.plan import check_name, make_plan, teaches_itself, verdicts, with_pairs
     from cascade_rl.recipe import load_recipe, to_json
+    from cascade_rl.run import RunDir
     from cascade_rl.shortfall import shortfalls
 
     recipe = load_recipe(args.recipe, args.set)
+    check_name(recipe, RunDir(_run_folder(args)))
     plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
     console = Console(highlight=False)
     console.print(f"[bold]{recipe.name}[/bold]  model {recipe.model.source}, seed {recipe.seed}, run folder {_run_folder(args)}")
@@ -270,11 +272,13 @@ def _mutate(args: argparse.Namespace) -> None:
             raise RecipeError(f"{option} {value}: must be at least 1")
     import asyncio
 
+    from cascade_rl.recipe_checks import check_out
     from cascade_rl.run import write_atomic
     from cascade_rl.sandbox.process import shared_pool
     from cascade_rl.tasks.mbpp import MBPP
-    from cascade_rl.tasks.swe.make import as_lines, make_rows, modules_of
+    from cascade_rl.tasks.swe.make import as_lines, is_made_file, make_rows, modules_of
 
+    check_out(args.out, is_made_file, "cascade mutate")
     task = MBPP(path=str(args.functions), split="train")
     prompts = [prompt for split in task.splits() for prompt in task.prompts(split)]
     modules = modules_of(prompts)[: args.num]

@@ -9,7 +9,7 @@ from typing import Any
 from cascade_rl.errors import Interrupted, RecipeError, RunError
 from cascade_rl.pipeline import stop_on_interrupt
 from cascade_rl.recipe import Recipe
-from cascade_rl.recipe_checks import check_asked
+from cascade_rl.recipe_checks import check_asked, check_out
 from cascade_rl.records import Group, Split
 from cascade_rl.run import RunDir, read_json, write_json
 from cascade_rl.seeds import derive_seed
@@ -77,12 +77,7 @@ def filter_folder(
     from cascade_rl.sample.local import LocalSampler
 
     check_asked(recipe, tasks, "--tasks")
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise RecipeError(f"--out {out}: must be a file in a folder that is there")
-    if out.exists() and not is_kept_file(out):
-        raise RecipeError(
-            f"--out {out}: is there already, and no file that `cascade filter` wrote; give another name, or delete it"
-        )
+    check_out(out, is_kept_file, "cascade filter")
     folder = find_checkpoint(place)
     renderer = load_renderer(load_tokenizer(folder), recipe.render)
     sampler = LocalSampler(folder, dtype=recipe.model.dtype)

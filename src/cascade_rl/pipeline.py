@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cascade_rl.errors import Interrupted, RecipeError, RunError
-from cascade_rl.plan import Planned, make_plan, resolved, start_fingerprint, with_pairs
+from cascade_rl.plan import Planned, check_name, make_plan, resolved, start_fingerprint, with_pairs
 from cascade_rl.protocols import Task
 from cascade_rl.recipe import Recipe
 from cascade_rl.records import Split
-from cascade_rl.run import Checkpoint, RunDir, StageDir, read_json, write_atomic, write_json
+from cascade_rl.run import Checkpoint, RunDir, StageDir, write_atomic, write_json
 from cascade_rl.sandbox.process import close_shared_pools
 from cascade_rl.seeds import derive_seed
 from cascade_rl.shortfall import check_files
@@ -60,20 +60,6 @@ def run_recipe(
         walk.test_rows()
         walk.report()
     return run
-
-
-def check_name(recipe: Recipe, run: RunDir, option: str = "--run") -> dict[str, Any]:
-    """The resolved recipe that a folder was last run with ({}: none). Raises RunError for one of another name; `option` chose the
-    folder."""
-    if not run.recipe.exists():
-        return {}
-    before = read_json(run.recipe)
-    if (name := before.get("name") if isinstance(before, dict) else None) != recipe.name:
-        raise RunError(
-            f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another {option} folder, or give'
-            f" the recipe the same name if it is the same one"
-        )
-    return before
 
 
 def _check_owner(recipe: Recipe, run: RunDir, plan: Sequence[Planned], say: Callable[[str], None]) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cascade_rl.errors import RecipeError, unknown
+from cascade_rl.errors import RecipeError, RunError, unknown
 from cascade_rl.grade.judge.template import BUILT_IN
 from cascade_rl.recipe import Recipe, to_json
-from cascade_rl.run import RunDir, StageDir
+from cascade_rl.run import RunDir, StageDir, read_json
 from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.on_policy import OnPolicy
@@ -126,6 +126,20 @@ def start_fingerprint(recipe: Recipe) -> str:
         source = fingerprint(folder)
     told = to_json(recipe)
     return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
+
+
+def check_name(recipe: Recipe, run: RunDir, option: str = "--run") -> dict[str, Any]:
+    """The resolved recipe that a folder was last run with ({}: none). Raises RunError for one of another name; `option` chose the
+    folder."""
+    if not run.recipe.exists():
+        return {}
+    before = read_json(run.recipe)
+    if (name := before.get("name") if isinstance(before, dict) else None) != recipe.name:
+        raise RunError(
+            f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another {option} folder, or give'
+            f" the recipe the same name if it is the same one"
+        )
+    return before
 
 
 def starts(stages: Sequence[Any]) -> list[str]:

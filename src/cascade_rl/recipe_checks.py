@@ -1,6 +1,7 @@
 """What the parts of a recipe promise each other: every name leads to something that is there, and is there in time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cascade_rl.errors import RecipeError, unknown
@@ -62,6 +63,14 @@ def check_asked(recipe: "Recipe", names: Sequence[str], where: str) -> None:
                 f'{where}: task "{name}" is judged: its scores compare the answers of one checkpoint with each other, so they cannot be'
                 f' compared between checkpoints; measure with "{task.task}", whose prompts it asks'
             )
+
+
+def check_out(out: Path, ours: Callable[[Path], bool], verb: str) -> None:
+    """Raises RecipeError where the file of --out cannot be written, or holds what the verb did not write."""
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise RecipeError(f"--out {out}: must be a file in a folder that is there")
+    if out.exists() and not ours(out):
+        raise RecipeError(f"--out {out}: is there already, and no file that `{verb}` wrote; give another name, or delete it")
 
 
 def _check_rows(recipe: "Recipe") -> None:

@@ -13,7 +13,7 @@ from cascade_rl.cli import main
 from cascade_rl.errors import DataError
 from cascade_rl.eval.audit import audit_task
 from cascade_rl.tasks.swe.made import TEST_PATH, MadeRepositories
-from cascade_rl.tasks.swe.make import changed_lines
+from cascade_rl.tasks.swe.make import changed_lines, is_made_file
 from cascade_rl.tasks.swe.mutate import mutants
 
 # name -> code, tests (call, value)
@@ -46,6 +46,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     assert main(["mutate", str(mbpp_file(folder)), "--out", str(folder / "rows.jsonl"), "--functions-each", "2"]) == 0
     return folder / "rows.jsonl"
+
+
+@needs_sandbox
+def test_it_writes_over_no_file_but_its_own(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert is_made_file(made)
+    functions = mbpp_file(tmp_path)
+    before = functions.read_bytes()
+    assert main(["mutate", str(functions), "--out", str(functions)]) == 1
+    assert "is there already, and no file that `cascade mutate` wrote" in capsys.readouterr().err
+    assert functions.read_bytes() == before
+    assert main(["mutate", str(functions), "--out", str(tmp_path / "none" / "rows.jsonl")]) == 1
+    assert "must be a file in a folder that is there" in capsys.readouterr().err
 
 
 def test_a_mutant_differs_in_one_place_and_is_python() -> None:

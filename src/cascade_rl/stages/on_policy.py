@@ -1,6 +1,7 @@
 """What the stages that train on their own rollouts have in common: settings, their limits, and the proof of on-policyness."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -115,10 +116,8 @@ class OnPolicy:
         from cascade_rl.tasks import prompts_of
 
         prompts = prompts_of(tasks[share.task], "train")
-        try:
+        with self._named():
             return kept_prompts(share.keep, share.task, prompts) if share.keep else prompts
-        except DataError as error:
-            raise DataError(f'stage "{self.name}": {error}') from None
 
     def check_prompts(self, tasks: Mapping[str, Task]) -> None:
         """Raises DataError for a file of kept prompts that cannot be read, or does not fit its task where that is given."""
@@ -128,10 +127,16 @@ class OnPolicy:
             if share.task in tasks:
                 self.asked(share, tasks)
                 continue
-            try:
+            with self._named():
                 read_kept(share.keep, share.task)
-            except DataError as error:
-                raise DataError(f'stage "{self.name}": {error}') from None
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A DataError raised inside says which stage it is about."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f'stage "{self.name}": {error}') from None
 
     def feed(self, ctx: "StageContext") -> "Feed[Prompt]":
         """The order in which prompts are asked; those about one document follow each other, so that it is read once for all."""

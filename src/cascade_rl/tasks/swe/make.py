@@ -12,8 +12,10 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from cascade_rl import strict_json
 from cascade_rl.errors import DataError
 from cascade_rl.grade.unit_tests import CallTest, grade_calls
 from cascade_rl.records import Prompt
@@ -126,6 +128,16 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
     while (start or end) and before.count("\n".join(old[start : len(old) - end])) != 1:
         start, end = (start - 1, end) if start else (start, end - 1)
     return "\n".join(old[start : len(old) - end]), "\n".join(new[start : len(new) - end])
+
+
+def is_made_file(place: Path) -> bool:
+    """Whether a file begins with a row that `cascade mutate` wrote."""
+    try:
+        with open(place, encoding="utf-8") as lines:
+            row = strict_json.loads(next(lines, ""))
+    except (OSError, ValueError):  # not to be read, no text, or no JSON
+        return False
+    return isinstance(row, dict) and row.keys() >= {"files", "path", "issue", "fail_to_pass", "pass_to_pass"}
 
 
 def as_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
