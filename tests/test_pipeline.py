@@ -370,3 +370,16 @@ def test_ctrl_c_saves_and_says_how_to_go_on(recipe_file: Path, finished: Path, t
     assert resumed.returncode == 0, resumed.stderr
     whole, again = results(finished), results(run)
     assert [name for name in whole if whole[name] != again.get(name)] == []
+
+
+@pytest.mark.parametrize(
+    "hardware, dtype, said", [(False, "bfloat16", True), (True, "bfloat16", False), (False, "float32", False)]
+)
+def test_bfloat16_without_hardware_for_it_is_told(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardware: bool, dtype: str, said: bool
+) -> None:
+    monkeypatch.setattr("cascade_rl.model.policy.multiplies_bf16", lambda device: hardware)
+    lines: list[str] = []
+    recipe = load_recipe(recipe_file, [f"model.dtype={dtype}", "first.steps=1", "eval.dev=0", "eval.test=0"])
+    run_recipe(recipe, tmp_path / "run", only="first", say=lines.append)
+    assert any('"auto" takes the faster' in line for line in lines) == said

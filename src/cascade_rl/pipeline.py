@@ -183,13 +183,20 @@ class _Walk:
     how_to_go_on: str
 
     def __post_init__(self) -> None:
+        import torch
+
         from cascade_rl.eval.matrix import Matrix
         from cascade_rl.eval.suite import Suite
+        from cascade_rl.model.policy import multiplies_bf16
         from cascade_rl.model.render import load_renderer
         from cascade_rl.model.sources import load_tokenizer, resolve
         from cascade_rl.model.teachers import check_same_tokens
         from cascade_rl.tasks.nano import corpus
 
+        if self.recipe.model.dtype == "bfloat16" and not multiplies_bf16(torch.device("cpu")):
+            self.say(
+                'model.dtype = "bfloat16": not multiplied in hardware here, so much slower than float32; "auto" takes the faster'
+            )
         self.start = resolve(self.recipe.model.source, corpus)
         self.renderer = load_renderer(load_tokenizer(self.start), self.recipe.render)
         for stage in self.recipe.stages:  # every stage keeps the start's tokenizer, so this is known before any work
