@@ -44,6 +44,7 @@ def test_help_says_where_models_are_kept(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     "argv, message",
     [
+        (["plan", "recipes/nano.toml", "--set", 'eval.tasks=["math","math"]'], 'tasks names "math" twice'),
         (["plan", "nosuch.toml"], "recipe nosuch.toml: no such file"),
         (["plan", "recipes/nano.toml", "--set", "sft.stepz=1"], 'did you mean "steps"?'),
         (["plan", "recipes/nano.toml", "--from", "stf"], 'did you mean "sft"?'),

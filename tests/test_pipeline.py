@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 
 from cascade_rl import pipeline
-from cascade_rl.errors import DataError, ModelError, RecipeError, RunError
+from cascade_rl.cli import main
+from cascade_rl.errors import DataError, Interrupted, ModelError, RecipeError, RunError
+from cascade_rl.eval.suite import Suite
 from cascade_rl.observe.report_run import read_run
 from cascade_rl.one_checkpoint import find_checkpoint
 from cascade_rl.pipeline import run_recipe
 from cascade_rl.plan import make_plan
 from cascade_rl.recipe import Recipe, load_recipe
+from cascade_rl.records import Group, Split
 from cascade_rl.run import RunDir
+from cascade_rl.sample.local import LocalSampler
 from tests.kill_at import check_same, kill_and_resume, results, run_whole
 from tests.model.tiny import make_tiny
 
@@ -383,3 +387,52 @@ def test_bfloat16_without_hardware_for_it_is_told(
     recipe = load_recipe(recipe_file, [f"model.dtype={dtype}", "first.steps=1", "eval.dev=0", "eval.test=0"])
     run_recipe(recipe, tmp_path / "run", only="first", say=lines.append)
     assert any('"auto" takes the faster' in line for line in lines) == said
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_folder_that_is_no_run_is_left_as_it_is(
+    recipe_file: Path, tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows"
+    (rows / "eval").mkdir(parents=True)
+    (rows / "matrix.json").write_text('{"rows": []}')
+    (tmp_path / "file").write_text("mine")
+    assert main([verb, str(recipe_file), "--run", str(rows)]) == 1
+    assert 'rows: is no folder of a run ("eval" is in it)' in capsys.readouterr().err
+    assert sorted(path.name for path in rows.iterdir()) == ["eval", "matrix.json"]
+    assert main([verb, str(recipe_file), "--run", str(tmp_path / "file")]) == 1
+    assert "is a file, where a folder is to be" in capsys.readouterr().err
+    (rows / "recipe.resolved.json").write_text("[]")
+    assert main([verb, str(recipe_file), "--run", str(rows)]) == 1
+    assert "is no resolved recipe" in capsys.readouterr().err
+
+
+def test_an_interrupt_in_the_last_task_of_a_row_begins_no_stage(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(recipe_file, ["first.steps=1", "eval.test=0"])
+    ask, asked = Suite.ask, list[str]()
+
+    def interrupted_in_the_last(suite: Suite, sampler: LocalSampler, task: str, split: Split) -> list[Group]:
+        asked.append(task)
+        if len(asked) == len(recipe.eval.tasks):
+            os.kill(os.getpid(), signal.SIGINT)
+        return ask(suite, sampler, task, split)
+
+    monkeypatch.setattr(Suite, "ask", interrupted_in_the_last)
+    with pytest.raises(Interrupted, match="stopped; what is done is saved"):
+        run_recipe(recipe, tmp_path / "run")
+    assert [item.outlook for item in make_plan(recipe, tmp_path / "run")] == ["done", "run"]
+    assert not list((tmp_path / "run" / "stages").glob("02-*"))
+
+
+def test_a_damaged_checkpoint_of_a_run_is_made_again_once_deleted(recipe_file: Path, tmp_path: Path) -> None:
+    recipe, run = load_recipe(recipe_file, ["first.steps=1", "second.steps=1", "eval.dev=0", "eval.test=0"]), tmp_path / "run"
+    run_recipe(recipe, run, only="first")
+    (checkpoint,) = run.glob("stages/01-*/checkpoint")
+    (checkpoint / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(ModelError, match="delete the folder, and the run makes the stage again"):
+        run_recipe(recipe, run)
+    shutil.rmtree(checkpoint)
+    run_recipe(recipe, run)
+    assert [item.outlook for item in make_plan(recipe, run)] == ["done", "done"]

@@ -147,9 +147,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> None:
     from cascade_rl.pipeline import run_recipe
+    from cascade_rl.plan import check_folder
     from cascade_rl.recipe import load_recipe
+    from cascade_rl.run import RunDir
 
     recipe = load_recipe(args.recipe, args.set)
+    check_folder(RunDir(_run_folder(args)))
     run, only = ["--run", str(args.run)] if args.run else [], ["--only", args.only] if args.only else []
     again = shlex.join(["cascade", "run", str(args.recipe), *run, *only, *_set_words(args.set)])
     run_recipe(recipe, _run_folder(args), start_from=args.start_from, only=args.only, how_to_go_on=again)
@@ -184,13 +187,14 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _plan(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from cascade_rl.plan import check_name, make_plan, teaches_itself, verdicts, with_pairs
+    from cascade_rl.plan import check_folder, check_name, make_plan, teaches_itself, verdicts, with_pairs
     from cascade_rl.recipe import load_recipe, to_json
     from cascade_rl.run import RunDir
     from cascade_rl.shortfall import shortfalls
 
     recipe = load_recipe(args.recipe, args.set)
-    check_name(recipe, RunDir(_run_folder(args)))
+    check_folder(run := RunDir(_run_folder(args)))
+    check_name(recipe, run)
     plan = make_plan(recipe, _run_folder(args), args.start_from, args.only)
     console = Console(highlight=False)
     console.print(f"[bold]{recipe.name}[/bold]  model {recipe.model.source}, seed {recipe.seed}, run folder {_run_folder(args)}")
@@ -294,7 +298,7 @@ def _names_and_recipe(args: argparse.Namespace, verb: str) -> "tuple[list[str], 
     from cascade_rl.errors import RecipeError
     from cascade_rl.recipe import load_recipe, parse_overrides
 
-    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip() for name in args.tasks.split(",") if name.strip()))
     if not names:
         raise RecipeError(f'--tasks "{args.tasks}" names no task; expected one or more, separated by commas')
     return names, load_recipe(args.recipe, args.set) if args.recipe else parse_overrides(

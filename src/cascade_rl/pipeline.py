@@ -41,6 +41,8 @@ def run_recipe(
     """
     if not recipe.stages and not recipe.eval.start:
         raise RecipeError("recipe: has no [[stage]], so there is nothing to run; eval.start = true measures the model as it is")
+    run = RunDir(root)
+    check_name(recipe, run)  # before anything is written there
     check_files(recipe)
     plan = make_plan(recipe, root, start_from, only)
     recipe = with_pairs(recipe, plan)
@@ -48,7 +50,6 @@ def run_recipe(
     for item in plan:  # a judge from elsewhere that is not there, or has no key, is an error now
         if item.outlook != "done":
             _with_judges(recipe, item.stage, None)
-    run = RunDir(root)
     with run.lock(), stop_on_interrupt(say) as stop:
         run.sweep()
         _check_owner(recipe, run, plan, say)
@@ -71,7 +72,7 @@ def _check_owner(recipe: Recipe, run: RunDir, plan: Sequence[Planned], say: Call
     if finished and not any(place.root == item.dir.root for place in finished for item in plan):
         say(
             f"run {run.root}: none of its {len(finished)} finished stages is one of this recipe as it is now (a model, seed, setting or"
-            f" file differs from the first stage on); they stay in {run.root / 'stages'}, and every stage is run"
+            f" file differs from the first stage on); they stay in {run.stages}, and every stage is run"
         )
 
 
@@ -230,6 +231,8 @@ class _Walk:
             self.evaluate("start", self.start_name, self.start, "dev")
         earlier = {"start": Checkpoint("start", self.start_name, self.start)}
         for item in self.plan:
+            if self.stop():  # asked for in the last task of a row
+                raise self.interrupted()
             if item.outlook == "done":
                 self.say(f'stage "{item.stage.name}": done before ({item.dir.root.name}), skipped')
             else:
@@ -319,7 +322,10 @@ class _Walk:
         if stage in self.recipe.eval.skip:
             return
         if not self.suite.measure(folder, stage, checkpoint, split, self.stop):
-            raise Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
+            raise self.interrupted()
+
+    def interrupted(self) -> Interrupted:
+        return Interrupted(f"stopped; what is done is saved; go on with: {self.how_to_go_on}")
 
     def test_rows(self) -> None:
         """Every checkpoint on the test split, once all stages are done: no choice was made with these numbers."""

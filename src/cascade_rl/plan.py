@@ -128,13 +128,29 @@ def start_fingerprint(recipe: Recipe) -> str:
     return digest({"model": source, "dtype": recipe.model.dtype, "render": told["render"], "seed": recipe.seed})
 
 
+def check_folder(run: RunDir) -> None:
+    """Raises RunError for a --run folder that is a file, or holds anything but a run."""
+    if run.root.exists() and not run.root.is_dir():
+        raise RunError(f"--run {run.root}: is a file, where a folder is to be; choose another")
+    there = [path.name for path in run.root.glob("[!.]*")]
+    if there and not run.recipe.exists() and run.stages.name not in there:
+        raise RunError(
+            f'--run {run.root}: is no folder of a run ("{min(there)}" is in it), and what a run writes would mix with it; choose a folder'
+            f" that is empty or not there"
+        )
+
+
 def check_name(recipe: Recipe, run: RunDir, option: str = "--run") -> dict[str, Any]:
     """The resolved recipe that a folder was last run with ({}: none). Raises RunError for one of another name; `option` chose the
     folder."""
     if not run.recipe.exists():
         return {}
     before = read_json(run.recipe)
-    if (name := before.get("name") if isinstance(before, dict) else None) != recipe.name:
+    if not isinstance(before, dict):
+        raise RunError(
+            f"{run.recipe}: is no resolved recipe; the file is another's or was damaged; choose another {option} folder"
+        )
+    if (name := before.get("name")) != recipe.name:
         raise RunError(
             f'run {run.root}: was made by the recipe "{name}", and this one is "{recipe.name}"; choose another {option} folder, or give'
             f" the recipe the same name if it is the same one"

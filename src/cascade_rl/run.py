@@ -176,6 +176,10 @@ class RunDir:
         """Per-prompt scores and rollouts behind the matrix."""
         return self.root / "eval"
 
+    @property
+    def stages(self) -> Path:
+        return self.root / "stages"
+
     def facets(self, checkpoint: str, split: str) -> Path:
         """Task -> prompt id -> what the prompt is like (length, depth, kind), for tables of scores."""
         return self.evals / f"{checkpoint}.{split}.facets.json"
@@ -193,12 +197,12 @@ class RunDir:
         """Removes what a killed process left half-written; only under the run's lock, and only where a run writes."""
         written = (self.recipe, self.matrix, self.teachers, self.report)
         left = [file for path in written for file in self.root.glob(f".{path.name}.*.tmp")]
-        left += [file for folder in (self.root / "stages", self.evals) for file in folder.rglob(".*.tmp")]
+        left += [file for folder in (self.stages, self.evals) for file in folder.rglob(".*.tmp")]
         for path in left:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def stage(self, index: int, name: str, fingerprint: str) -> StageDir:
-        return StageDir(self.root / "stages" / f"{index:02d}-{name}-{fingerprint}")
+        return StageDir(self.stages / f"{index:02d}-{name}-{fingerprint}")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -39,6 +39,11 @@ def _model(recipe: Recipe) -> Iterator[str]:
     source = recipe.model.source
     if Path(source).expanduser().is_dir() or source in _MADE_HERE:
         return
+    from cascade_rl.model.sources import is_hub_id
+
+    if not is_hub_id(source):
+        yield f"model {source}: no such folder, no model that is made here ({', '.join(_MADE_HERE)}), and no hub id"
+        return
     yield f"model {source} is fetched from the hub when the run starts"
     if size := _SIZE.search(source.replace("-", " ").replace("_", " ")):
         billions = float(size[1])

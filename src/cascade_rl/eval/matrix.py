@@ -152,7 +152,10 @@ class Matrix:
                 for row in read_json(path)["rows"]
             ]
         except (KeyError, TypeError) as error:
-            raise RunError(f"{path}: not a matrix ({error}); each row holds {', '.join(EvalRow.__slots__)}") from None
+            raise RunError(
+                f"{path}: not a matrix ({error}): expected rows of {', '.join(EvalRow.__slots__)}; the file is another's or was damaged;"
+                f" choose another folder, or delete it to have it made anew"
+            ) from None
         return cls(folder, tuple(rows), branches)
 
     def add(self, evaluation: Evaluation) -> "Matrix":

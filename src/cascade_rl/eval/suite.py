@@ -58,6 +58,8 @@ class EvalConfig:
         for name in ("dev", "test", "rollouts_kept"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)} must be 0 or more")
+        if twice := sorted({task for task in self.tasks if self.tasks.count(task) > 1}):
+            raise ValueError(f'tasks names "{twice[0]}" twice; a task is asked once')
         if self.samples < 1:
             raise ValueError(f"samples = {self.samples} must be at least 1")
         self.sampling()

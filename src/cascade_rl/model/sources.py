@@ -45,10 +45,15 @@ def resolve(source: str, corpus: Callable[[], Iterable[str]] | None = None) -> P
     folder = Path(source).expanduser()
     if folder.is_dir():
         return _model_folder(folder)
-    if HUB_ID.fullmatch(source) and not source.startswith((".", "~")):
+    if is_hub_id(source):
         return _fetch_hub(source)
     known = unknown("model", source, BUILT_IN, 'or give an existing folder, or a hub id "org/name"')
     raise ModelError(known)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether a source that is no folder may be "org/name" or "org/name@revision" on the hub."""
+    return bool(HUB_ID.fullmatch(source)) and not source.startswith((".", "~"))
 
 
 def _resolve_nano(corpus: Callable[[], Iterable[str]] | None) -> Path:
@@ -161,7 +166,12 @@ def _does_not_load(folder: str | Path, what: str, error: Exception) -> str:
     if not isinstance(error, (OSError, ValueError)):
         reason = f"{type(error).__name__}: {reason}"
     cached = Path(folder).resolve().is_relative_to(cache_dir().resolve())
-    again = "delete the folder and run the command again" if cached else "download or copy the folder again"
+    if cached:
+        again = "delete the folder and run the command again"
+    elif Path(folder).name == "checkpoint" and Path(folder).with_name("lineage.json").is_file():  # a stage of a run made it
+        again = "delete the folder, and the run makes the stage again"
+    else:
+        again = "download or copy the folder again"
     return f'model folder "{folder}": {what} ({reason}); if a file is missing, cut short or damaged, {again}'
 
 

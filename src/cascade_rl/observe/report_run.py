@@ -118,6 +118,6 @@ def _records(path: Path) -> list[Record]:
 
 def _on_disk(run: RunDir) -> list[tuple[int, str, str, Record]]:
     """Stages by their folders, for a run whose resolved recipe is missing."""
-    names = sorted(path.name for path in (run.root / "stages").glob("*") if path.is_dir())
+    names = sorted(path.name for path in run.stages.glob("*") if path.is_dir())
     matches = [match for name in names if (match := re.fullmatch(r"(\d\d)-(.+)-([0-9a-f]+)", name))]
     return [(int(match[1]), match[2], match[3], {}) for match in matches]
