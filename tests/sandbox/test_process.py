@@ -364,3 +364,16 @@ def test_a_machine_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits_must_be_positive() -> None:
     with pytest.raises(SandboxError, match="memory_bytes 0 must be more than 0"):
         Limits(memory_bytes=0)
+
+
+@needs_sandbox
+def test_python_ends_without_waiting_for_a_program_under_way() -> None:
+    code = (
+        "import time; from cascade_rl.sandbox.process import Job, Limits, shared_pool\n"
+        "pool = shared_pool()\n"
+        "pool.submit(Job('program', source='1'), Limits()).result()\n"
+        "pool.submit(Job('program', source='import time; time.sleep(100)'), Limits(wall_s=120.0))\n"
+    )
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=110)
+    assert time.monotonic() - begin < 80  # seconds; it would wait for the program's hundred

@@ -10,7 +10,6 @@ protects against and what it does not: above all, it shares the host's kernel.
 """
 
 import asyncio
-import atexit
 import contextlib
 import dataclasses
 import json
@@ -352,11 +351,14 @@ def _reason(result: ExecResult) -> str:
 
 _shared: dict[Isolation, SandboxPool] = {}
 _shared_lock = threading.Lock()
+_ending = False
 
 
 def shared_pool(isolation: Isolation = "bubblewrap") -> SandboxPool:
-    """The process-wide pool, made at first use and closed at exit."""
+    """The process-wide pool, made at first use and closed at exit. Raises SandboxFailed while Python ends."""
     with _shared_lock:
+        if _ending:
+            raise SandboxFailed("the program is ending")
         if isolation not in _shared:
             if isolation == "unsafe-subprocess":
                 log.warning("sandbox: unsafe-subprocess runs model-written programs with your rights and no isolation")
@@ -373,5 +375,13 @@ def close_shared_pools() -> None:
         pool.close()
 
 
-atexit.register(close_shared_pools)
+def _at_exit() -> None:
+    global _ending
+    _ending = True
+    close_shared_pools()
+
+
+# Not `atexit`: Python waits for threads before that, and those of a pool wait for programs under way. A verdict that outlived the pool
+# of an interrupted run may have started another one by then.
+threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_shared.clear)  # a forked process must not talk into its parent's sockets
