@@ -35,6 +35,15 @@ def test_plan_refuses_the_run_of_another_recipe_as_run_does(tmp_path: Path, caps
     assert 'was made by the recipe "another", and this one is "nano"; choose another --run folder' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "source, said", [("./nothere", "no such folder"), ("nanoo", "no such folder"), ("org/name", "fetched from the hub")]
+)
+def test_plan_tells_a_model_that_cannot_be(source: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(ROOT / "recipes" / "nano.toml"), "--set", f"model.source={source}"]) == 0
+    assert f"model {source}" in (told := " ".join(capsys.readouterr().out.split()))
+    assert said in told
+
+
 def test_help_says_where_models_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
