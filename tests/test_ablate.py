@@ -256,6 +256,10 @@ def test_a_folder_that_cannot_be_had_is_told_of_before_any_run(
     assert main(argv) == 1
     assert f"--out: {out} is a file" in capsys.readouterr().err
     out.unlink()
+    write_json(RunDir(out).recipe, {"name": "t"})
+    assert main(argv) == 1
+    assert f"--out {out}: is a run itself" in capsys.readouterr().err
+    RunDir(out).recipe.unlink()
     other = RunDir(out / "a" / "seed-1")
     write_json(other.recipe, {"name": "another"})
     assert main(argv) == 1

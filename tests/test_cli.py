@@ -63,6 +63,7 @@ def test_help_says_where_models_are_kept(capsys: pytest.CaptureFixture[str]) -> 
         (["report", "nosuch"], "nosuch"),
         (["report", "."], "holds no run"),
         (["eval", "nosuch", "--tasks", " , "], "names no task"),
+        (["eval", "nosuch", "--tasks", "nano.math", "--set", "eval.dev=5"], "changes nothing of split test; set eval.test"),
         (["chat", "nosuch", "--temperature", "nan"], "--temperature nan"),
         (["chat", "nosuch", "--temperature", "-1"], "--temperature -1.0"),
         (["chat", "nosuch", "--max-new-tokens", "0"], "--max-new-tokens 0"),

@@ -225,7 +225,12 @@ def _jobs(table: Mapping[str, Any], ablation: Ablation, out: Path) -> list[Job]:
 
 
 def _check_folder(job: Job) -> None:
-    """Raises RunError where the run cannot have its folder: a file is there, or the run of a recipe of another name."""
+    """Raises RunError where the run cannot have its folder: a file is there, another recipe's run, or --out itself is a run."""
+    out = job.folder.parent.parent
+    if RunDir(out).recipe.exists():
+        raise RunError(
+            f"--out {out}: is a run itself; runs of variants go into a folder of their own; choose another --out folder"
+        )
     if blocked := next((place for place in (job.folder, *job.folder.parents) if place.exists() and not place.is_dir()), None):
         raise RunError(f"--out: {blocked} is a file, where the folder {job.folder} is to be; choose another --out folder")
     check_name(job.recipe, RunDir(job.folder), "--out")

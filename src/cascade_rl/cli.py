@@ -248,9 +248,10 @@ def _settings(told: Mapping[str, Any]) -> str:
 
 
 def _eval(args: argparse.Namespace) -> None:
-    from cascade_rl.one_checkpoint import evaluate_folder
+    from cascade_rl.one_checkpoint import check_used, evaluate_folder
 
     names, recipe = _names_and_recipe(args, "eval")
+    check_used(args.set, args.split)
     evaluate_folder(recipe, args.checkpoint, names, args.split, args.out)
 
 

@@ -37,6 +37,14 @@ def name_of(folder: Path) -> str:
     return place.parent.name if place.name == "checkpoint" else place.name
 
 
+def check_used(overrides: Sequence[str], split: Split) -> None:
+    """Raises RecipeError for an override that sets how many prompts of the other split are asked, where `split` alone is evaluated."""
+    other = "dev" if split == "test" else "test"
+    for override in overrides:
+        if override.partition("=")[0].strip() == f"eval.{other}":
+            raise RecipeError(f"--set {override}: changes nothing of split {split}; set eval.{split}, or add --split {other}")
+
+
 def evaluate_folder(recipe: Recipe, place: Path, tasks: Sequence[str], split: Split, out: Path | None) -> None:
     """`cascade eval`: rows of one checkpoint in a folder of their own, with the recipe's tasks, format and eval settings."""
     from cascade_rl.eval.matrix import Matrix

@@ -26,7 +26,7 @@ from cascade_rl.stages.pairs import Pairs
 from cascade_rl.stages.rl import RL
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
-from cascade_rl.tasks import in_words, kind_of, load_task_class
+from cascade_rl.tasks import TASKS, in_words, is_kind, kind_of, load_task_class
 from cascade_rl.tasks.judged import Judged
 
 STAGES: dict[str, type] = {"sft": SFT, "rl": RL, "select": Select, "distill": Distill, "pairs": Pairs}
@@ -54,6 +54,10 @@ class Recipe:
     recovery: Distill | None = None
     tasks: Mapping[str, Task] = field(default_factory=dict)
     stages: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("name must not be empty: it is what reports are headed with, and what tells runs apart")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -115,8 +119,19 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     tasks = {name: _task(name, t) for name, t in task_tables.items()}
     recipe = build(Recipe, table, "recipe", tasks=tasks, stages=stages)
     recipe = dataclasses.replace(recipe, stages=_with_recovery(recipe))
-    for name in [*recipe.eval.tasks, *(n for stage in recipe.stages for n in stage.task_names())]:
+    named = [("eval", name) for name in recipe.eval.tasks]
+    named += [(f'stage "{stage.name}"', name) for stage in recipe.stages for name in stage.task_names()]
+    for where, name in named:
         if name not in tasks:  # a task of the house with its default settings needs no table of its own
+            if not is_kind(name):
+                raise RecipeError(
+                    unknown(
+                        f"{where}: task",
+                        name,
+                        {*tasks, *TASKS},
+                        'or make it in a table [tasks.NAME], or write "package.module:name" for one of your own',
+                    )
+                )
             tasks[name] = _task(name, {"kind": name})
     for task in [task for task in tasks.values() if isinstance(task, Judged) and task.task not in tasks]:
         if "." in task.task:  # of the house, with its default settings

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from cascade_rl.errors import RecipeError, unknown
 from cascade_rl.eval.suite import check_only
+from cascade_rl.records import Split
 from cascade_rl.sample.judges import is_stage
 from cascade_rl.stages.distill import Distill
 from cascade_rl.stages.pairs import Pairs, check_measured, check_pairs
 from cascade_rl.stages.select import Select
 from cascade_rl.stages.sft import SFT
+from cascade_rl.tasks.drawn import DrawnTask
 from cascade_rl.tasks.judged import Judged
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ def check_recipe(recipe: "Recipe") -> None:
         if name not in (stage.name for stage in recipe.stages):
             raise RecipeError(unknown("eval: skip: stage", name, [stage.name for stage in recipe.stages]))
     _check_judged(recipe)
+    _check_sizes(recipe)
     check_only(recipe.eval, recipe.stages)
     _check_rows(recipe)
     check_measured(recipe.eval, recipe.stages, recipe.tasks)
@@ -81,6 +84,23 @@ def _check_rows(recipe: "Recipe") -> None:
         if named := [name for name in stages if name in without]:
             raise RecipeError(
                 f'eval: only: {task}: stage "{named[0]}" has no row, since it {without[named[0]]}; name one that has'
+            )
+
+
+def _check_sizes(recipe: "Recipe") -> None:
+    """A task that makes its own prompts makes some where they are asked for."""
+    config = recipe.eval
+    asked: list[tuple[str, str, Split]] = [
+        (f'stage "{stage.name}"', name, "train") for stage in recipe.stages for name in stage.task_names()
+    ]
+    splits: tuple[Split, ...] = ("dev", "test")
+    asked += [("eval", name, split) for name in config.tasks for split in splits if config.num_prompts(split)]
+    for where, name, split in asked:
+        task = recipe.tasks[name]
+        task = recipe.tasks[task.task] if isinstance(task, Judged) else task
+        if isinstance(task, DrawnTask) and not getattr(task, f"num_{split}"):
+            raise RecipeError(
+                f'{where}: task "{task.name}" has no {split} prompts, since its num_{split} is 0; set it to 1 or more'
             )
 
 

@@ -367,13 +367,23 @@ def test_limits_must_be_positive() -> None:
 
 
 @needs_sandbox
-def test_python_ends_without_waiting_for_a_program_under_way() -> None:
-    code = (
-        "import time; from cascade_rl.sandbox.process import Job, Limits, shared_pool\n"
+@pytest.mark.parametrize(
+    "under_way",
+    [
+        "from cascade_rl.sandbox.process import Job, Limits, shared_pool\n"
         "pool = shared_pool()\n"
         "pool.submit(Job('program', source='1'), Limits()).result()\n"
-        "pool.submit(Job('program', source='import time; time.sleep(100)'), Limits(wall_s=120.0))\n"
-    )
+        "pool.submit(Job('program', source='import time; time.sleep(100)'), Limits(wall_s=120.0))\n",
+        "import asyncio, threading; from cascade_rl.sandbox.process import ProcessSandbox\n"
+        "sandbox = ProcessSandbox()\n"
+        "asyncio.run(sandbox.run(['true'], timeout_s=20))\n"
+        "threading.Thread(target=lambda: asyncio.run(sandbox.run(['sleep', '100'], timeout_s=120)), daemon=True).start()\n"
+        "time.sleep(1)\n",
+    ],
+    ids=["pool", "an agent's own"],
+)
+def test_python_ends_without_waiting_for_a_program_under_way(under_way: str) -> None:
+    code = f"import time\n{under_way}"
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=110)
     assert time.monotonic() - begin < 80  # seconds; it would wait for the program's hundred

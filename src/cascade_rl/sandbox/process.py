@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -296,6 +297,7 @@ class ProcessSandbox:
         self._packages = tuple(packages)
         self._server: ForkServer | None = None
         self._closed = False
+        _own.add(self)
 
     async def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
         """A command's end. Raises SandboxFailed (its files are then lost)."""
@@ -330,9 +332,13 @@ class ProcessSandbox:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._serve, job, limits)
         except asyncio.CancelledError:
-            if self._server is not None:
-                self._server.process.kill()  # so that the thread has its answer at once
+            self.kill()  # so that the thread has its answer at once
             raise
+
+    def kill(self) -> None:
+        """Ends it without a wait; a command under way fails."""
+        if self._server is not None:
+            self._server.process.kill()
 
     def _serve(self, job: Job, limits: Limits) -> Result:
         if self._server is None:
@@ -349,6 +355,7 @@ def _reason(result: ExecResult) -> str:
     return (lines[-1][:200] if lines else "") or f"ended by {result.ended}, exit code {result.exit_code}"
 
 
+_own: weakref.WeakSet[ProcessSandbox] = weakref.WeakSet()
 _shared: dict[Isolation, SandboxPool] = {}
 _shared_lock = threading.Lock()
 _ending = False
@@ -379,6 +386,8 @@ def _at_exit() -> None:
     global _ending
     _ending = True
     close_shared_pools()
+    for sandbox in list(_own):
+        sandbox.kill()
 
 
 # Not `atexit`: Python waits for threads before that, and those of a pool wait for programs under way. A verdict that outlived the pool

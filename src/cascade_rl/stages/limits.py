@@ -31,6 +31,14 @@ def check_at_least(config: Any, least: int, *keys: str) -> None:
             raise ValueError(f"{key} = {getattr(config, key)} must be {told}")
 
 
+def check_update(tokens: int, keys: str) -> None:
+    """`tokens`, the product of `keys`, can be one update: it is no more than LARGEST."""
+    if tokens > LARGEST:
+        raise ValueError(
+            f"{keys} makes one update of up to {tokens:,} tokens; at most {LARGEST:,.0f} are possible; make them smaller"
+        )
+
+
 def check_optimizer(config: Any) -> None:
     """What a learning-rate schedule and AdamW can work with, in the keys that all stages share."""
     check_at_least(config, 0, "min_learning_rate", "warmup_steps", "weight_decay", "max_grad_norm")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from cascade_rl.errors import DataError, RunError
 from cascade_rl.protocols import Task
 from cascade_rl.records import Group, Prompt, SamplingParams
-from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer
+from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer, check_update
 
 if TYPE_CHECKING:
     from cascade_rl.model.policy import Policy
@@ -91,6 +91,8 @@ class OnPolicy:
             raise ValueError('needs tasks = [{ task = "NAME" }, ...]')
         check_at_least(self, 1, "steps", "prompts_per_step", "group_size", "max_new_tokens", "microbatch_tokens")
         check_at_least(self, 0, "max_gap", "save_every", "rollouts_every")
+        most = self.prompts_per_step * self.group_size * self.max_new_tokens
+        check_update(most, "prompts_per_step x group_size x max_new_tokens")
         if not self.temperature > 0:
             raise ValueError(f"temperature {self.temperature} must be more than 0: greedy rollouts of one prompt are all alike")
         if not 0 <= self.max_unscored <= 1:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.errors import DataError
 from cascade_rl.records import Sample
-from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer, warmup_note
+from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer, check_update, warmup_note
 
 if TYPE_CHECKING:
     from cascade_rl.stages.context import StageContext
@@ -85,6 +85,7 @@ class SFT:
             raise ValueError('needs data = [{ task = "NAME" }, ...] or [{ rows = "PATH" }, ...]')
         check_at_least(self, 1, "steps", "batch_size", "pack_tokens", "microbatch_tokens")
         check_at_least(self, 0, "save_every")
+        check_update(self.batch_size * self.pack_tokens, "batch_size x pack_tokens")
         if self.horizon_steps and self.horizon_steps < self.steps:
             raise ValueError(f"horizon_steps = {self.horizon_steps} must be 0 (steps = {self.steps}) or at least steps")
         check_optimizer(self)

@@ -41,6 +41,11 @@ TASKS: dict[str, str] = {
 }
 
 
+def is_kind(name: str) -> bool:
+    """Whether a name is meant as a kind of task: one of the house, of an entry point, or a "package.module:name"."""
+    return name in TASKS or ":" in name or bool(entry_points(group="cascade_rl.tasks", name=name))
+
+
 def load_task_class(kind: str, where: str) -> type:
     """The task class of a kind: a name of the house, an entry point of group "cascade_rl.tasks", or "package.module:name"."""
     place = TASKS.get(kind, kind)
