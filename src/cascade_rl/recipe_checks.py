@@ -93,8 +93,8 @@ def _check_sizes(recipe: "Recipe") -> None:
     asked: list[tuple[str, str, Split]] = [
         (f'stage "{stage.name}"', name, "train") for stage in recipe.stages for name in stage.task_names()
     ]
-    splits: tuple[Split, ...] = ("dev", "test")
-    asked += [("eval", name, split) for name in config.tasks for split in splits if config.num_prompts(split)]
+    asked += [("eval", name, "dev") for name in config.tasks if config.dev]
+    asked += [("eval", name, "test") for name in config.tasks if config.test]
     for where, name, split in asked:
         task = recipe.tasks[name]
         task = recipe.tasks[task.task] if isinstance(task, Judged) else task
