@@ -1,52 +1,67 @@
-"""Runs a recipe and kills its own process (SIGKILL) at a chosen moment: `python kill_at.py POINT RECIPE RUN`.
+"""Runs recipes in processes that are killed (SIGKILL) at chosen moments: `run_until("POINT,POINT...", RECIPE, RUN)`. Each point has a
+process of its own, which begins the run or goes on with it and dies there; a point that is not reached is an error.
 
 POINT "replace:N" dies just before the Nth atomic rename (states, checkpoints, matrix rows, DONE: all appear by rename), "DONE:N" or
 "matrix.json:N" before the Nth to that name;
 "log:N" dies just after the Nth line of a log was written, that is inside a stage; "grade:N" before the Nth round of verdicts, that
 is between sampling and training; "sync:N" before the sampler's Nth load, that is with the optimizer moved and nothing logged;
-"none" counts them all and prints the counts as JSON. `run_until` does it in a process of its own.
+"none" runs to the end, counts them all and prints the counts as JSON.
 
 POINT "random:SEED:NUM" runs the recipe whole in RUN/whole, then kills a run of it NUM times and goes on with it each time, in RUN/0; a run
 that comes to its end before has its place taken by RUN/1, and so on. Every other kill comes after a random delay, whatever the run is
 doing; the others after a random number of lines of a log, which is inside a stage.
 """
 
+import functools
+import importlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 240
 
 
-def run_until(point: str, recipe: Path, run: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(Path(__file__)), point, str(recipe), str(run)]
+@functools.cache
+def server() -> subprocess.Popen[str]:
+    """A process that has imported what runs import, and makes a copy of itself for each: imports take longer than these runs."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def run_until(points: str, recipe: Path, run: Path) -> str:
+    """The run up to each point in turn, each in a process of its own; what they print."""
+    asked = server()
+    assert asked.stdin is not None
+    assert asked.stdout is not None
+    asked.stdin.write(json.dumps([points, str(recipe), str(run)]) + "\n")
+    asked.stdin.flush()
+    answer = json.loads(asked.stdout.readline())
+    assert not answer["wrong"], answer
+    return answer["output"]
 
 
 def run_whole(recipe: Path, run: Path) -> Path:
     """A run that is left alone, with the counts of its kill points in RUN/counts."""
-    done = run_until("none", recipe, run)
-    assert done.returncode == 0, done.stderr
-    (run / "counts").write_text(done.stdout.split("COUNTS ")[1])
+    (run / "counts").write_text(run_until("none", recipe, run).split("COUNTS ")[1])
     return run
 
 
 def kill_and_resume(points: list[str], recipe: Path, run: Path) -> None:
     """Killed at each point in turn, going on every time, and in the end to the end."""
-    for point in points:
-        killed = run_until(point, recipe, run)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run_until("none", recipe, run)
-    assert resumed.returncode == 0, resumed.stderr
+    run_until(",".join([*points, "none"]), recipe, run)
 
 
 def results(run: Path) -> dict[str, bytes]:
@@ -63,78 +78,47 @@ def check_same(whole: Path, run: Path) -> None:
     assert not list(run.rglob(".*.tmp"))
 
 
-def child(recipe: Path, run: Path, most_lines: int = 0) -> int:
-    """The recipe in a copy of this process, which has imported everything; gives the copy's id.
+# --- the other process --------------------------------------------------------------------------------------------------------------
 
-    most_lines: the copy kills itself after so many lines of its logs (0: never).
-    """
-    from cascade_rl.observe.log import Log
-    from cascade_rl.pipeline import run_recipe
-    from cascade_rl.recipe import load_recipe
 
-    pid = os.fork()
-    if pid:
+def import_all() -> None:
+    """What a run imports, once for all its copies. None of it may start a thread: only the thread that forks lives on in a copy."""
+    for name in (
+        "cascade_rl.pipeline", "cascade_rl.model.policy", "cascade_rl.sample.local", "cascade_rl.eval.suite",
+        "cascade_rl.stages.collect", "cascade_rl.stages.context", "cascade_rl.stages.step",
+        "transformers.models.qwen3.modeling_qwen3",
+    ):  # fmt: skip
+        importlib.import_module(name)
+
+
+def copied(act: Callable[..., None], *args: Any) -> int:
+    """Runs `act` in a copy of this process; gives the copy's id."""
+    sys.stdout.flush()
+    if pid := os.fork():
         return pid
-    write, left = Log.write, [most_lines]
-
-    def counted_write(self, record):
-        write(self, record)
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    Log.write = counted_write  # type: ignore[assignment]
+    signal.alarm(TIMEOUT_S)
     try:
-        run_recipe(load_recipe(recipe), run, say=lambda text: None)
+        act(*args)
     except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"{type(error).__name__}: {error}", flush=True)
         os._exit(1)
+    sys.stdout.flush()
     os._exit(0)
 
 
-def ended(pid: int) -> bool:
-    """Waits for a copy; whether it came to its end, and was not killed."""
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code in (0, -signal.SIGKILL), code
-    return code == 0
+def code_of(pid: int) -> int:
+    """Waits for a copy; its exit code, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def kill_at_random(seed: int, num: int, recipe: Path, run: Path) -> None:
-    import cascade_rl.eval.suite
-    import cascade_rl.model.policy
-    import cascade_rl.pipeline
-    import cascade_rl.sample.local
-    import cascade_rl.stages.context
-    import cascade_rl.stages.step  # noqa: F401
-
-    begin = time.monotonic()
-    assert ended(child(recipe, run / "whole"))
-    seconds = time.monotonic() - begin
-    rng, killed, finished = random.Random(seed), 0, 0
-    while killed < num:
-        if killed % 2:
-            over = ended(child(recipe, run / str(finished), most_lines=rng.randint(1, 12)))
-        else:
-            pid = child(recipe, run / str(finished))
-            time.sleep(rng.uniform(0, seconds / 3))
-            os.kill(pid, signal.SIGKILL)  # harmless where it has ended: it is not yet waited for
-            over = ended(pid)
-        killed, finished = killed + (not over), finished + over
-    print("KILLED", killed, "RUNS", finished + 1)
-    assert ended(child(recipe, run / str(finished)))
-
-
-def main() -> None:
-    if sys.argv[1].startswith("random:"):
-        _, seed, num = sys.argv[1].split(":")
-        return kill_at_random(int(seed), int(num), Path(sys.argv[2]), Path(sys.argv[3]))
+def run_to(point: str, recipe: Path, run: Path) -> None:
+    """The run in this process, which dies at the point."""
     from cascade_rl.observe.log import Log
     from cascade_rl.pipeline import run_recipe
     from cascade_rl.recipe import load_recipe
     from cascade_rl.sample.local import LocalSampler
     from cascade_rl.stages import collect
 
-    point, recipe, run = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     wanted, _, number = point.partition(":")
     seen: Counter[str] = Counter()
 
@@ -169,5 +153,58 @@ def main() -> None:
     print("COUNTS", json.dumps(seen))
 
 
+def kill_at_random(seed: int, num: int, recipe: Path, run: Path) -> None:
+    def ended(pid: int) -> bool:
+        code = code_of(pid)
+        assert code in (0, -signal.SIGKILL), code
+        return code == 0
+
+    begin = time.monotonic()
+    assert ended(copied(run_to, "none", recipe, run / "whole"))
+    seconds = time.monotonic() - begin
+    rng, killed, finished = random.Random(seed), 0, 0
+    while killed < num:
+        point = f"log:{rng.randint(1, 12)}" if killed % 2 else "none"
+        pid = copied(run_to, point, recipe, run / str(finished))
+        if point == "none":
+            time.sleep(rng.uniform(0, seconds / 3))
+            os.kill(pid, signal.SIGKILL)  # harmless where it has ended: it is not yet waited for
+        over = ended(pid)
+        killed, finished = killed + (not over), finished + over
+    print("KILLED", killed, "RUNS", finished + 1)
+    assert ended(copied(run_to, "none", recipe, run / str(finished)))
+
+
+def dies(points: str, recipe: Path, run: Path) -> str:
+    """The run up to each point in turn; what went otherwise than told, "" if nothing did."""
+    for point in [points] if points.startswith("random:") else points.split(","):
+        kind, _, told = point.partition(":")
+        if kind == "random":
+            seed, num = map(int, told.split(":"))
+            code = code_of(copied(kill_at_random, seed, num, recipe, run))
+        else:
+            code = code_of(copied(run_to, point, recipe, run))
+        if code != (0 if kind in ("none", "random") else -signal.SIGKILL):
+            return f"{point} ended with {code}"
+    return ""
+
+
+def serve() -> None:
+    """Answers the lines of `run_until`; what copies print goes with the answer."""
+    import_all()
+    for line in sys.stdin:
+        points, recipe, run = json.loads(line)
+        with tempfile.TemporaryFile("w+") as printed:
+            ours = os.dup(1), os.dup(2)
+            for stream in (1, 2):
+                os.dup2(printed.fileno(), stream)
+            wrong = dies(points, Path(recipe), Path(run))
+            for stream, kept in enumerate(ours, 1):
+                os.dup2(kept, stream)
+                os.close(kept)
+            printed.seek(0)
+            print(json.dumps({"wrong": wrong, "output": printed.read()}), flush=True)
+
+
 if __name__ == "__main__":
-    main()
+    serve()
