@@ -51,7 +51,7 @@ def test_what_the_advice_quotes_is_what_the_code_says() -> None:
 
 
 # The commands are those of the document; its sizes are cut, so that the test takes seconds.
-SHORTER = [("steps = 120", "steps = 40"), ("pack_tokens = 1024", "pack_tokens = 512"), ("dev = 40", "dev = 6"), ("test = 80", "test = 6"),
+SHORTER = [("steps = 120", "steps = 20"), ("pack_tokens = 1024", "pack_tokens = 512"), ("dev = 40", "dev = 6"), ("test = 80", "test = 6"),
            ("prompts_per_step = 16", "prompts_per_step = 4"), ("[0, 1]", "[0]")]  # fmt: skip
 
 

@@ -33,7 +33,8 @@ def test_hostile_text_is_checked_in_linear_time(text, mode):
     for name, kwargs, _, _ in TABLE:
         checks = compile_instructions([name], [kwargs], mode)
         # Four times the text takes four times as long; quadratic growth would be sixteen. Half a second is for a busy machine.
-        assert seconds(text) < 0.5 + 8 * seconds(quarter), name
+        took = seconds(text)
+        assert took < 0.5 or took < 0.5 + 8 * seconds(quarter), name
 
 
 def test_both_modes_take_the_same_arguments():
