@@ -58,7 +58,7 @@ GRPO: dict[str, Any] = {
     "kind": "rl", "name": "grpo", "steps": 40, "prompts_per_step": 32, "group_size": 8, "max_new_tokens": MAX_NEW_TOKENS,
     "learning_rate": 3e-4, "warmup_steps": 3, "save_every": 5, "rollouts_every": 0,
 }  # fmt: skip
-LOOK_EVERY = 4  # steps between the checkpoints that the efficiency part evaluates
+LOOK_EVERY = 4  # the efficiency part evaluates the checkpoints of the first so many steps, and then of every so-manieth
 SAMPLED = {"form": "sampled_token"}  # the paper's form
 VARIANTS: dict[str, dict[str, Any]] = {
     "by sequence, whole vocabulary, warm-up": {},
@@ -236,11 +236,12 @@ def settings(told: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def looking(run: Path, often: int) -> Iterator[None]:
-    """Keeps the weights of every so-manieth step as RUN/at-STEP: a stage itself keeps only what resuming needs."""
+    """Keeps the weights of the first `often` steps, and of every so-manieth, as RUN/at-STEP: a stage itself keeps only what resuming
+    needs."""
     original = StageContext.save_if_due
 
     def save(self: StageContext, step: int, total: int, every: int, policy: Policy, optim: AdamW, feed: Feed[Any]) -> None:
-        if often and step % often == 0:
+        if often and (step <= often or step % often == 0):
             with folder_atomic(run / f"at-{step:03d}") as folder:
                 policy.save(folder)
         original(self, step, total, every, policy, optim, feed)
@@ -275,7 +276,7 @@ def recovery_part(seed: Seed) -> dict[str, Any]:
 
 
 def efficiency_part(seed: Seed) -> dict[str, Any]:
-    """One domain, that whose teacher leads most on dev; both ways learn on its prompts alone and are looked at every few steps."""
+    """One domain, that whose teacher leads most on dev; both ways learn on its prompts alone and are looked at after the same steps."""
     teachers = seed.teachers()
     domain = max(seed.regressed() or seed.taught(), key=lambda domain: teachers[domain].lead)
     task = next(task for task in seed.trained if seed.domains[task] == domain)
