@@ -30,6 +30,8 @@ _SCHEMA_WORDS = frozenset((
     "return", "string", "number", "integer", "boolean", "object", "array", "null",
 ))
 # fmt: on
+# Of the number of a stand-in.
+DIGITS = 8
 
 
 class Controls:
@@ -118,7 +120,6 @@ class Shield:
         self._key = secrets.token_hex(8)
         self._codes: dict[str, str] = {}
         self._hidden: list[str] = []
-        self._pattern = re.compile(self._key + "([0-9]{8})")
 
     def hide(self, text: str) -> str:
         """`text` with stand-ins for what is, or beside a template's text could become, a control token.
@@ -153,7 +154,8 @@ class Shield:
         return self.hide_all(schema, _SCHEMA_WORDS)
 
     def reveal(self, text: str) -> str:
-        return self._pattern.sub(lambda match: self._hidden[int(match.group(1))], text)
+        first, *rest = text.split(self._key)  # a pattern would be compiled anew for each rendering
+        return first + "".join(self._hidden[int(part[:DIGITS])] + part[DIGITS:] for part in rest)
 
     def reveal_all(self, value: Any) -> Any:
         match value:
@@ -168,6 +170,6 @@ class Shield:
 
     def _code(self, text: str) -> str:
         if text not in self._codes:
-            self._codes[text] = f"{self._key}{len(self._hidden):08d}"
+            self._codes[text] = f"{self._key}{len(self._hidden):0{DIGITS}d}"
             self._hidden.append(text)
         return self._codes[text]
