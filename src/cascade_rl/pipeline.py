@@ -214,7 +214,7 @@ class _Walk:
         Matrix.load(self.run.root).keep([self.start_name, *shown])
 
     def _check_lengths(self) -> None:
-        """Prompts that the model's context has no room for are refused before any work."""
+        """Prompts and samples that are too long for the model or their stage are refused before any work."""
         from cascade_rl.sample.rollout import check_longest
 
         splits: tuple[Split, ...] = ("dev", "test")
@@ -225,6 +225,10 @@ class _Walk:
         sampled = [name for stage in sampling for name in stage.task_names() if not waits(self.recipe.tasks[name])]
         for prompts in (*asked, *(self.recipe.tasks[name].prompts("train") for name in dict.fromkeys(sampled))):
             check_longest(prompts, self.renderer)
+        tasks = {name: task for name, task in self.recipe.tasks.items() if not waits(task)}
+        for item in self.plan:
+            if isinstance(item.stage, SFT) and item.outlook != "done":
+                item.stage.check_lengths(tasks, self.renderer)
 
     def all_stages(self, start_from: str | None) -> None:
         if self.recipe.eval.start:

@@ -90,11 +90,10 @@ def _check_rows(recipe: "Recipe") -> None:
 def _check_sizes(recipe: "Recipe") -> None:
     """A task that makes its own prompts makes some where they are asked for."""
     config = recipe.eval
-    asked: list[tuple[str, str, Split]] = [
-        (f'stage "{stage.name}"', name, "train") for stage in recipe.stages for name in stage.task_names()
-    ]
-    asked += [("eval", name, "dev") for name in config.tasks if config.dev]
-    asked += [("eval", name, "test") for name in config.tasks if config.test]
+    splits: tuple[Split, ...] = ("dev", "test")
+    asked = [("eval", name, split) for split in splits if config.num_prompts(split) for name in config.tasks]
+    train: Split = "train"
+    asked += [(f'stage "{stage.name}"', name, train) for stage in recipe.stages for name in stage.task_names()]
     for where, name, split in asked:
         task = recipe.tasks[name]
         task = recipe.tasks[task.task] if isinstance(task, Judged) else task

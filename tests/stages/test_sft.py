@@ -82,8 +82,20 @@ def test_micro_batches_checkpointing_and_save_points_do_not_change_the_losses(fo
 
 
 def test_a_sample_too_long_is_refused_by_name_before_step_1(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"1 of 5 samples .* longer than pack_tokens = 60; the longest, .*rows.jsonl:5"):
+    with pytest.raises(DataError, match=r"1 samples of .* longer than pack_tokens = 60; the longest, .*rows.jsonl:5"):
         run(folder, tmp_path / "run", pack_tokens=60)
+    assert not list((tmp_path / "run").rglob("metrics.jsonl"))
+
+
+def test_a_later_stages_long_sample_is_refused_before_the_first_stage(folder: Path, tmp_path: Path) -> None:
+    source = {"source": str(folder / "model"), "dtype": "float32"}
+    rows = [{"rows": str(folder / "rows.jsonl")}]
+    stages = [
+        {"kind": "sft", "name": name, "steps": 1, "batch_size": 1, "pack_tokens": pack_tokens, "data": rows}
+        for name, pack_tokens in (("first", 256), ("second", 60))
+    ]
+    with pytest.raises(DataError, match=r'stage "second": 1 samples of .* longer than pack_tokens = 60; .*rows.jsonl:5'):
+        run_recipe(parse_recipe({"name": "t", "model": source, "stage": stages}), tmp_path / "run", say=lambda text: None)
     assert not list((tmp_path / "run").rglob("metrics.jsonl"))
 
 

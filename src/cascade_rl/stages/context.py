@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cascade_rl.checkpoint import State, drop_state, load_pieces, load_state, save_piece, save_state
-from cascade_rl.errors import DataError, Interrupted, RenderError
+from cascade_rl.errors import Interrupted
 from cascade_rl.model.optim import AdamW
 from cascade_rl.model.policy import Policy
 from cascade_rl.model.render import Renderer
@@ -21,15 +19,6 @@ from cascade_rl.protocols import Task
 from cascade_rl.records import Group
 from cascade_rl.run import Checkpoint, RunDir, StageDir, folder_atomic, link_folder, write_atomic, write_json
 from cascade_rl.stages.feed import Feed
-from cascade_rl.tasks.rows import conversation, num_context, read_placed
-
-
-@dataclass(frozen=True)
-class RenderedSample:
-    """A conversation as ids: ids int32 [T], mask bool [T] (True where the assistant wrote the token)."""
-
-    ids: np.ndarray
-    mask: np.ndarray
 
 
 @dataclass
@@ -59,31 +48,6 @@ class StageContext:
     _logs: dict[str, Log] = field(default_factory=dict)
     _clock: float = 0.0
     _seconds: dict[str, float] = field(default_factory=dict)
-
-    # --- data -----------------------------------------------------------------------------------------------------------------
-
-    def rendered(self, task: str, rows: str, num: int) -> Iterator[tuple[str, RenderedSample]]:
-        """The conversations of a task's training demonstrations, or of a file's rows, as ids and masks; with where they came from.
-
-        Assistant messages of the prompt itself are context: only what follows them is trained. Raises DataError with the place for
-        a conversation that the format cannot express.
-        """
-        for where, messages, tools, thinking, context in self._demonstrations(task, num) if task else self._rows(rows, num):
-            try:
-                parts = self.renderer.conversations(messages, tools, thinking, context)
-            except RenderError as error:
-                raise DataError(f"{where}: {error}") from None
-            for part in parts:
-                yield where, RenderedSample(np.array(part.token_ids, dtype=np.int32), np.array(part.mask, dtype=bool))
-
-    def _demonstrations(self, task: str, num: int) -> Iterator[tuple[str, Any, Any, bool, int]]:
-        prompts = [prompt for prompt in self.tasks[task].prompts("train") if prompt.gold]
-        for prompt in prompts[: num or None]:
-            yield prompt.id, (*prompt.messages, *prompt.gold), prompt.tools, prompt.thinking, len(prompt.messages)
-
-    def _rows(self, path: str, num: int) -> Iterator[tuple[str, Any, Any, bool, int]]:
-        for where, row in read_placed(path)[: num or None]:
-            yield where, *conversation(row, where), num_context(row, where)
 
     # --- resume, log, save ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,14 @@ from cascade_rl.records import Sample
 from cascade_rl.stages.limits import check_at_least, check_finite, check_optimizer, check_update, warmup_note
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cascade_rl.model.render import Renderer
+    from cascade_rl.protocols import Task
     from cascade_rl.stages.context import StageContext
+
+# Conversations of a source whose length is looked at before a run.
+LOOKED_AT = 50
 
 
 @dataclass(frozen=True)
@@ -140,27 +147,47 @@ class SFT:
             warmup_steps=self.warmup_steps, horizon_steps=self.horizon_steps or self.steps,
         )  # fmt: skip
 
+    def check_lengths(self, tasks: "Mapping[str, Task]", renderer: "Renderer") -> None:
+        """Refuses, before any stage has run, what `run` would refuse for its length; tasks that have no prompts yet are not among
+        `tasks`. A look, not a proof: only the conversations of most bytes are tokenised, since all of them would take minutes."""
+        from cascade_rl.stages.demonstrations import demonstrations, samples
+
+        limit = min(self.pack_tokens, renderer.max_context or self.pack_tokens)
+        for source in self.data:
+            if not source.rows and source.task not in tasks:
+                continue
+            found = demonstrations(tasks, source.task, source.rows, source.num)
+            large = sorted((told for told in found if told.most_tokens > limit), key=lambda told: -told.most_tokens)
+            if any(len(sample) > limit for sample in samples(renderer, large[:LOOKED_AT], source.label)):
+                self._fitting(list(samples(renderer, large, source.label)), source, renderer)  # all of them, to count and name
+
     def _samples(self, source: Source, ctx: "StageContext") -> list[Sample]:
         """A source's samples that fit; a longer one is refused by name, or skipped and counted."""
-        samples, too_long = [], []
-        for where, rendered in ctx.rendered(source.task, source.rows, source.num):
-            sample = Sample(rendered.ids, rendered.mask, domain=source.label, source=where)
-            (samples if len(sample) <= self.pack_tokens else too_long).append(sample)
-        if too_long and self.too_long == "refuse":
-            longest = max(too_long, key=len)
+        from cascade_rl.stages.demonstrations import demonstrations, samples
+
+        found = demonstrations(ctx.tasks, source.task, source.rows, source.num)
+        made = list(samples(ctx.renderer, found, source.label))
+        fitting = self._fitting(made, source, ctx.renderer)
+        if len(fitting) < len(made):
+            ctx.note(f'{len(made) - len(fitting)} samples of "{source.label}" skipped: longer than {self.pack_tokens} tokens')
+        if not fitting:
+            raise DataError(f'stage "{self.name}": "{source.label}" has no sample to train on')
+        return fitting
+
+    def _fitting(self, made: list[Sample], source: Source, renderer: "Renderer") -> list[Sample]:
+        """Those of at most pack_tokens. Raises DataError for longer ones that are to be refused, and where the model's context ends."""
+        fitting = [sample for sample in made if len(sample) <= self.pack_tokens]
+        if len(fitting) < len(made) and self.too_long == "refuse":
+            longest = max(made, key=len)
             raise DataError(
-                f'stage "{self.name}": {len(too_long)} of {len(samples) + len(too_long)} samples of "{source.label}" are longer than'
+                f'stage "{self.name}": {len(made) - len(fitting)} samples of "{source.label}" are longer than'
                 f" pack_tokens = {self.pack_tokens}; the longest, {longest.source}, has {len(longest)} tokens;"
                 f' raise pack_tokens, or set too_long = "skip" to leave them out'
             )
-        if too_long:
-            ctx.note(f'{len(too_long)} samples of "{source.label}" skipped: longer than {self.pack_tokens} tokens')
-        longest = max(samples, key=len, default=None)
-        if longest is not None and ctx.renderer.max_context is not None and len(longest) > ctx.renderer.max_context:
+        longest = max(fitting, key=len, default=None)
+        if longest is not None and renderer.max_context is not None and len(longest) > renderer.max_context:
             raise DataError(
-                f'stage "{self.name}": {longest.source} has {len(longest)} tokens and the model takes {ctx.renderer.max_context};'
-                f' set pack_tokens = {ctx.renderer.max_context} and too_long = "skip", or take a model with a longer context'
+                f'stage "{self.name}": {longest.source} has {len(longest)} tokens and the model takes {renderer.max_context};'
+                f' set pack_tokens = {renderer.max_context} and too_long = "skip", or take a model with a longer context'
             )
-        if not samples:
-            raise DataError(f'stage "{self.name}": "{source.label}" has no sample to train on')
-        return samples
+        return fitting
