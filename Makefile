@@ -17,7 +17,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyrefly check --summary=none
 	$(PYTEST) -m "not slow"
 
 install: $(READY)

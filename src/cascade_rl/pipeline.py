@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +147,7 @@ def _with_judges(recipe: Recipe, stage: Any, checkpoints: Mapping[str, Path] | N
 
 
 @contextmanager
-def stop_on_interrupt(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+def stop_on_interrupt(say: Callable[[str], None]) -> Generator[Callable[[], bool]]:
     """The first Ctrl-C asks the stage to save and stop; a second one stops at once."""
     asked = False
 

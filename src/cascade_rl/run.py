@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def folder_atomic(path: Path) -> Iterator[Path]:
+def folder_atomic(path: Path) -> Generator[Path]:
     """Yields an empty folder to fill; it takes the place of `path` (replacing an old one) when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -205,7 +205,7 @@ class RunDir:
         return StageDir(self.stages / f"{index:02d}-{name}-{fingerprint}")
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Generator[None]:
         """One process at a time may write to a run; the lock dies with its process."""
         self.root.mkdir(parents=True, exist_ok=True)
         with open(self.root / ".lock", "w") as handle:

@@ -6,7 +6,7 @@ Letters: T tokens of a batch, N trained tokens (targets) of a batch.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,8 +95,10 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch with its tensors on another device."""
         told = self.targets
-        per_token = {f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.name.endswith(("_N", "_NE"))}
-        moved = {name: None if tensor is None else tensor.to(device) for name, tensor in per_token.items()}
+        per_token: dict[str, Any] = {
+            f.name: getattr(told, f.name) for f in dataclasses.fields(told) if f.name.endswith(("_N", "_NE"))
+        }
+        moved: dict[str, Any] = {name: None if tensor is None else tensor.to(device) for name, tensor in per_token.items()}
         own = {name: getattr(self, name).to(device) for name in ("token_ids_T", "position_ids_T", "query_N")}
         return dataclasses.replace(self, **own, targets=dataclasses.replace(told, **moved))
 

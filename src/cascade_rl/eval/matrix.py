@@ -147,10 +147,7 @@ class Matrix:
         if not path.exists():
             return cls(folder, branches=branches)
         try:
-            rows = [
-                EvalRow(**{**row, "stderr": math.nan if row["stderr"] is None else row["stderr"]})
-                for row in read_json(path)["rows"]
-            ]
+            rows = [_row(told) for told in read_json(path)["rows"]]
         except (KeyError, TypeError) as error:
             raise RunError(
                 f"{path}: not a matrix ({error}): expected rows of {', '.join(EvalRow.__slots__)}; the file is another's or was damaged;"
@@ -260,7 +257,8 @@ def _cell(row: EvalRow) -> tuple[str, str, str, str]:
 
 
 def _row(told: Mapping[str, Any]) -> EvalRow:
-    return EvalRow(**{**told, "stderr": math.nan if told["stderr"] is None else told["stderr"]})
+    fields: dict[str, Any] = {**told, "stderr": math.nan if told["stderr"] is None else told["stderr"]}
+    return EvalRow(**fields)
 
 
 def _jsonable(row: EvalRow) -> dict[str, str | float | None]:

@@ -248,7 +248,7 @@ class Renderer:
     def _choose_tool_format(self) -> ToolFormat | None:
         wanted, found = self.config.tool_format, self.abilities.tool_format
         if self.config.tools_in_system:
-            return "xml" if wanted == "auto" else cast(ToolFormat, wanted)
+            return "xml" if wanted == "auto" else wanted
         if wanted == "auto":
             return found
         if found is not None and wanted != found:
@@ -256,7 +256,7 @@ class Renderer:
                 f'renderer: tool_format "{wanted}" is not what this template writes ("{found}"); drop the setting, or use'
                 ' format = "chatml"'
             )
-        return cast(ToolFormat, wanted)
+        return wanted
 
     def _need_tool_format(self) -> ToolFormat:
         if self.tool_format is None:

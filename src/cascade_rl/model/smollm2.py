@@ -81,6 +81,7 @@ def convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    assert tokenizer is not None
     config = LlamaConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     with torch.device("meta"):
         model = LlamaForCausalLM(config)

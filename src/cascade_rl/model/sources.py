@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,7 +129,7 @@ def load_tokenizer(folder: str | Path) -> "PreTrainedTokenizerBase":
         raise
     except Exception as error:  # a broken file makes the libraries below raise dozens of kinds
         raise ModelError(_does_not_load(folder, "its tokenizer does not load", error)) from error
-    if not tokenizer.is_fast:
+    if tokenizer is None or not tokenizer.is_fast:
         raise ModelError(f'model folder "{folder}": its tokenizer has no tokenizer.json; convert it with transformers')
     return tokenizer
 
@@ -176,7 +176,7 @@ def _does_not_load(folder: str | Path, what: str, error: Exception) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """Keeps transformers' progress bars off our own output."""
     from transformers.utils import logging
 

@@ -24,7 +24,7 @@ def followed(view: RunView, rows: list[Record]) -> Record:
     scores: dict[Split, Any] = {
         split: {name: view.matrix.scores(name, split) for name, _ in told} for split, told in order.items()
     }
-    prompts = []
+    prompts: list[dict[str, Any]] = []
     for (split, task, prompt), stages in shown.items():
         if len(stages) > 1 and split in order:
             told = [scores[split][name].get(task, {}).get(prompt) for name, _ in order[split]]

@@ -8,7 +8,6 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from cascade_rl.eval.stats import PromptScores
 from cascade_rl.observe.report_html import Html, join, tag
 from cascade_rl.observe.report_run import RunView
 from cascade_rl.records import Split
@@ -50,7 +49,7 @@ def _rows(view: RunView, checkpoint: str, split: Split, task: str) -> Scored:
     """Of each scored prompt that has a length."""
     place = RunDir(view.folder).facets(checkpoint, split)
     facets: Mapping[str, Mapping[str, Any]] = read_json(place).get(task, {}) if place.exists() else {}
-    scores: PromptScores | Mapping[str, Any] = view.matrix.scores(checkpoint, split).get(task, {})
+    scores = view.matrix.scores(checkpoint, split).get(task, {})
     told = {prompt: [score for score in samples if score is not None] for prompt, samples in scores.items()}
     return [(facets[prompt], fmean(each)) for prompt, each in told.items() if each and "length" in facets.get(prompt, {})]
 

@@ -136,7 +136,7 @@ class ForkServer:
                 )
             self._sock.settimeout(START_TIMEOUT_S)
             wire.receive(self._sock)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:  # a wait that ran out is one
             why = self._last_words() or str(error)
             self.close()
             raise SandboxError(f"sandbox: bubblewrap did not start: {why}; {WAY_OUT}") from None

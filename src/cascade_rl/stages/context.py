@@ -1,7 +1,7 @@
 """What a stage is given: where it starts, where it writes, and the few moves that every stage makes (resume, log, save, finish)."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -106,7 +106,7 @@ class StageContext:
         return read_log(self.dir.metrics)
 
     @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> Generator[None]:
         """Counts the wall time of its block to `part` of the running step: "sampling" becomes `sampling_s` in timing.jsonl."""
         begin = time.perf_counter()
         try:

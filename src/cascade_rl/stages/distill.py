@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cascade_rl.algo.advantages import ADVANTAGES, Advantages
 from cascade_rl.algo.balance import DomainGap, domain_gaps, domain_weights
@@ -47,7 +47,7 @@ class Distill(OnPolicy):
     only_if_behind    pass the start on untrained where it is the teacher of every domain: there is nothing to win back.
     """
 
-    NOT_IN_FINGERPRINT = (*OnPolicy.NOT_IN_FINGERPRINT, "teacher_memory_gb")
+    NOT_IN_FINGERPRINT: ClassVar[tuple[str, ...]] = (*OnPolicy.NOT_IN_FINGERPRINT, "teacher_memory_gb")
 
     name: str = "distill"
     teachers: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """What the stages that train on their own rollouts have in common: settings, their limits, and the proof of on-policyness."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -52,7 +52,7 @@ class OnPolicy:
     rollouts_every    steps between written rollouts (0: none); the first group of each task is written.
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = (
+    NOT_IN_FINGERPRINT: ClassVar[tuple[str, ...]] = (
         "save_every",
         "rollouts_every",
         "start",
@@ -133,7 +133,7 @@ class OnPolicy:
                 read_kept(share.keep, share.task)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named(self) -> Generator[None]:
         """A DataError raised inside says which stage it is about."""
         try:
             yield

@@ -39,7 +39,7 @@ class Pairs:
     save_every          prompts between saved states.
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every",)
+    NOT_IN_FINGERPRINT: ClassVar[tuple[str, ...]] = ("save_every",)
     start: ClassVar = ""
     branch: ClassVar = True  # what trains next goes on from the stage before this one
 

@@ -18,7 +18,7 @@ class Select:
     significance   a checkpoint whose paired p against the domain's best is at most this counts as worse; 1: the best mean is taken.
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ()
+    NOT_IN_FINGERPRINT: ClassVar[tuple[str, ...]] = ()
     start: ClassVar = ""  # always from the stage before, and the next stage from it
     branch: ClassVar = False
 

@@ -63,7 +63,7 @@ class SFT:
     save_every         steps between saved states (0: only at the end).
     """
 
-    NOT_IN_FINGERPRINT: ClassVar = ("save_every", "start", "branch")  # changes nothing that a checkpoint holds
+    NOT_IN_FINGERPRINT: ClassVar[tuple[str, ...]] = ("save_every", "start", "branch")  # changes nothing that a checkpoint holds
 
     name: str = "sft"
     start: str = ""

@@ -210,15 +210,15 @@ def _arguments(rollout: Rollout) -> dict[str, list[Any]]:
     message = told(rollout)
     completion: Any = message.content
     if not isinstance(asked, str):
-        completion = {"role": "assistant", "content": message.content}
+        said: dict[str, Any] = {"role": "assistant", "content": message.content}
         if message.thinking:
-            completion["reasoning_content"] = message.thinking
+            said["reasoning_content"] = message.thinking
         if message.tool_calls:
-            completion["tool_calls"] = [
+            said["tool_calls"] = [
                 {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
                 for call in message.tool_calls
             ]
-        completion = [completion]
+        completion = [said]
     ids = [token for turn in rollout.turns for token in turn.answer_ids]
     given = {"prompts": [asked], "completions": [completion], "completion_ids": [ids]}
     return {**given, **{key: [value] for key, value in columns.items()}}

@@ -277,13 +277,13 @@ def _math(row: Mapping[str, Any], where: str) -> tuple[Any, Message]:
 
 def _calls(row: Mapping[str, Any], where: str) -> tuple[Any, Message]:
     truth = _json(row["ground_truth"], f"{where}: ground_truth")
-    calls = []
+    calls: list[dict[str, Any]] = []
     for i, call in enumerate(truth):
         arguments = _json(call.get("arguments") or {}, f"{where}: arguments of ground_truth[{i}]")
         if not isinstance(call.get("name"), str) or not isinstance(arguments, Mapping):
             raise DataError(f"{where}: ground_truth[{i}] is {str(call)[:80]!r}; expected a name, and an object of arguments")
         calls.append({"name": call["name"], "arguments": dict(arguments)})
-    gold = tuple(ToolCall(**call) for call in calls)
+    gold = tuple(ToolCall(call["name"], call["arguments"]) for call in calls)
     return {"calls": calls}, Message("assistant", "" if gold else _DECLINED, tool_calls=gold)
 
 

@@ -119,9 +119,9 @@ def distance(verdict: Verdict | None, label: Label, ranking_weight: float = 1.0)
     """
     total = 0.0
     for said, wanted, known, weight in (
-        (verdict and verdict.first, label.first, SCORES, 1.0),
-        (verdict and verdict.second, label.second, SCORES, 1.0),
-        (verdict and verdict.ranking, label.ranking, RANKINGS, ranking_weight),
+        (None if verdict is None else verdict.first, label.first, SCORES, 1.0),
+        (None if verdict is None else verdict.second, label.second, SCORES, 1.0),
+        (None if verdict is None else verdict.ranking, label.ranking, RANKINGS, ranking_weight),
     ):
         if wanted is None:
             continue

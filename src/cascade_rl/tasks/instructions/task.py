@@ -56,7 +56,7 @@ class Instructions(DrawnTask):
         number = rng.choices(range(1, self.max_instructions + 1), _SHARES[: self.max_instructions])[0]
         ids = draw_kinds(rng, self.kinds, number)
         request = draw_request(rng, question=CONSTRAINED in ids)
-        words = [word for word in rng.sample(WORDS, 12) if word not in request.text]
+        words: list[str] = [word for word in rng.sample(WORDS, 12) if word not in request.text]
         drawn = [draw_instruction(rng, id, words) for id in ids]
         told = [text for id, (_, text) in zip(ids, drawn, strict=True) if id != REPEAT]
         question = _in_case(rng, _compose(rng, request.text, told), ids)

@@ -193,7 +193,7 @@ class ShellTools(RepositoryTools):
             try:
                 path, digest = json.loads(line)
                 found[check_path(path)] = str(digest)
-            except (ValueError, TypeError, RecursionError, PatchFault):
+            except (ValueError, TypeError, RecursionError):
                 continue  # a name that no patch could have made
         return found
 
